@@ -33,7 +33,7 @@ class Position(NamedTuple):
     ordinal: int
 
     def __str__(self) -> str:
-        return "%04X-%016X-%08X" % self
+        return f"{self[0]:04X}-{self[1]:016X}-{self[2]:08X}"
 
     @classmethod
     def parse(cls, text: str) -> Position:
