@@ -1,7 +1,8 @@
 """The messages of Postgres' pgoutput plugin, protocol version 1.
 
-Source: PostgreSQL documentation, "Logical Replication Message Formats". LSNs are 64-bit integers, times are microseconds since the UNIX epoch in UTC. A namespace of ''
-stands for ``pg_catalog``, as on the wire.
+Source: PostgreSQL documentation, "Logical Replication Message Formats". LSNs are 64-bit integers,
+times are microseconds since the UNIX epoch in UTC. A namespace of '' stands for ``pg_catalog``,
+as on the wire.
 """
 
 from __future__ import annotations
