@@ -1,0 +1,105 @@
+"""Names that we derive: topics, folders, slots, transactional ids. Pure; see docs/formats.md.
+
+Nobody parses a derived name back: the control record is the mapping.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+_PLAIN_LOWER = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
+_MAX_TOPIC = 200
+_KEPT_OF_LONG_TOPIC = 120
+
+
+class TableId(NamedTuple):
+    """A source table's schema and name, as Postgres spells them."""
+
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+def _escape(name: str, plain: frozenset[int]) -> str:
+    return "".join(chr(b) if b in plain else f"-{b:02x}" for b in name.encode())
+
+
+def topic_name(
+    prefix: str, source: str, schema: str, table: str, load: int, *, hashed: bool = False
+) -> str:
+    """The topic of one load of a table.
+
+    Args:
+        prefix: ``log.topic_prefix``, taken as it is.
+        source: The source's name in cdc.yaml.
+        schema: The table's schema.
+        table: The table's name.
+        load: 1 for the first load, which has no suffix.
+        hashed: Ask for the hashed form, when the broker reports a collision (it treats
+            ``.`` and ``_`` alike).
+    """
+    name = f"{prefix}{source}.{_escape(schema, _PLAIN)}.{_escape(table, _PLAIN)}"
+    if load >= 2:
+        name += f"--{load}"
+    if hashed or len(name) > _MAX_TOPIC:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+        name = f"{name[:_KEPT_OF_LONG_TOPIC]}--x{digest}"
+    return name
+
+
+def control_topic(prefix: str, source: str) -> str:
+    """The compacted topic of a source's control records."""
+    return f"{prefix}{source}.__cdc"
+
+
+def frontier_topic(prefix: str, source: str) -> str:
+    """The topic with one record per Kafka transaction of capture."""
+    return f"{prefix}{source}.__frontier"
+
+
+def lake_folder(lake_path: str, source: str, schema: str, table: str) -> str:
+    """The folder of a replica; upper case is escaped for file systems that fold case."""
+    parts = (source, _escape(schema, _PLAIN_LOWER), _escape(table, _PLAIN_LOWER))
+    return "/".join((lake_path.rstrip("/"), *parts))
+
+
+def default_slot(project: str, source: str) -> str:
+    """The replication slot when cdc.yaml names none."""
+    return f"cdc_{project}_{source}"
+
+
+def default_publication(project: str, source: str) -> str:
+    """The publication when cdc.yaml names none."""
+    return f"cdc_{project}_{source}"
+
+
+def capture_transactional_id(project: str, source: str) -> str:
+    """Kafka transactional id of a source's capture process."""
+    return f"{project}.{source}.capture"
+
+
+def snapshot_transactional_id(project: str, source: str, worker: int) -> str:
+    """Kafka transactional id of a snapshot worker, numbered from 1."""
+    return f"{project}.{source}.snap.{worker}"
+
+
+#: Snapshot workers are numbered 1 to this; all are fenced when capture starts.
+MAX_SNAPSHOT_WORKERS = 16
+
+
+def quote_ident(name: str) -> str:
+    """An SQL identifier in quotes, for replication commands, which take no parameters."""
+    if "\0" in name:
+        raise ValueError("an identifier cannot hold a zero byte")
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(text: str) -> str:
+    """An SQL string in quotes, for replication commands (standard_conforming_strings is on)."""
+    if "\0" in text:
+        raise ValueError("a string cannot hold a zero byte")
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,140 @@
+"""Versioned schemas of a captured table. Pure; the record form is pinned in docs/formats.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cdc.errors import LogError
+from cdc.names import TableId
+from cdc.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One published column.
+
+    Args:
+        id: Stable across renames and never reused within a load (attnum when the catalog
+            agrees with the stream, else a counter).
+        name: As Postgres spells it.
+        type_oid: The type's OID in the source.
+        typmod: ``atttypmod``, -1 for none.
+        type: Postgres' own text of the type, ``numeric(10,2)``.
+        not_null: Whether the column is declared NOT NULL.
+        default: The default's expression as text, or None.
+    """
+
+    id: int
+    name: str
+    type_oid: int
+    typmod: int
+    type: str
+    not_null: bool
+    default: str | None = None
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """One version of a table's schema within a load.
+
+    Args:
+        schema: The table's schema in the source.
+        table: The table's name in the source.
+        load: The load, from 1.
+        version: From 1, counted up with each change within the load.
+        relid: The table's OID in the source.
+        identity: Replica identity: ``d`` default, ``f`` full, ``i`` index.
+        key: Names of the key columns, in the order of the record key.
+        columns: The published columns, in the order of the wire.
+        valid_from: Position of the first event that has this version.
+    """
+
+    schema: str
+    table: str
+    load: int
+    version: int
+    relid: int
+    identity: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    valid_from: Position
+
+    @property
+    def id(self) -> TableId:
+        """Schema and name of the table."""
+        return TableId(self.schema, self.table)
+
+    @cached_property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns, in the order of the wire."""
+        return tuple(c.name for c in self.columns)
+
+    @cached_property
+    def key_indexes(self) -> tuple[int, ...]:
+        """Where the key columns stand in a row."""
+        names = self.column_names
+        return tuple(names.index(k) for k in self.key)
+
+    def column(self, name: str) -> Column:
+        """The column of this name; raises KeyError."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def to_record(self) -> dict[str, Any]:
+        """The value of the ``["schema", …]`` control record."""
+        return {
+            "v": 1,
+            "from": str(self.valid_from),
+            "relid": self.relid,
+            "schema": self.schema,
+            "table": self.table,
+            "identity": self.identity,
+            "key": list(self.key),
+            "columns": [
+                {
+                    "id": c.id,
+                    "name": c.name,
+                    "type_oid": c.type_oid,
+                    "typmod": c.typmod,
+                    "type": c.type,
+                    "not_null": c.not_null,
+                    "default": c.default,
+                }
+                for c in self.columns
+            ],
+        }
+
+    @classmethod
+    def from_record(cls, load: int, version: int, record: dict[str, Any]) -> TableSchema:
+        """Read a control record's value; raises LogError for an unknown ``v`` or a lost field."""
+        if record.get("v") != 1:
+            raise LogError("unknown_version", f"schema record of version {record.get('v')!r}")
+        try:
+            return cls(
+                schema=record["schema"],
+                table=record["table"],
+                load=load,
+                version=version,
+                relid=record["relid"],
+                identity=record["identity"],
+                key=tuple(record["key"]),
+                columns=tuple(
+                    Column(
+                        id=c["id"],
+                        name=c["name"],
+                        type_oid=c["type_oid"],
+                        typmod=c["typmod"],
+                        type=c["type"],
+                        not_null=c["not_null"],
+                        default=c.get("default"),
+                    )
+                    for c in record["columns"]
+                ),
+                valid_from=Position.parse(record["from"]),
+            )
+        except KeyError as missing:
+            raise LogError("bad_record", f"schema record without {missing}") from None
