@@ -1,0 +1,386 @@
+"""The shape of cdc.yaml (docs/formats.md, docs/configuration.md). No I/O.
+
+A model's fields are what a person may write. What is derived (defaults that depend on names,
+absolute paths) is filled in by ``cdc.config.loader``, so a loaded ``Config`` is complete.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, LiteralString, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from cdc.config.fields import (
+    Bool,
+    BootstrapServers,
+    Count,
+    Duration,
+    FilePath,
+    Identifier,
+    JvmMemory,
+    Listen,
+    Name,
+    Port,
+    SlotName,
+    Text,
+    TopicPrefix,
+    parse_table_name,
+    refused,
+)
+from cdc.config.secret import Secret
+from cdc.config.security import LogSecurity
+from cdc.config.units import parse_duration
+from cdc.names import MAX_SNAPSHOT_WORKERS, TableId, default_publication, default_slot
+
+
+class Model(BaseModel):
+    """Unknown keys refused, values fixed after loading, inputs never shown in errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _fail(kind: LiteralString, message: str, at: str | int | None = None) -> PydanticCustomError:
+    """An error of a model, or of its key or list item ``at``."""
+    return PydanticCustomError(kind, "{reason}", {"reason": message, "at": at})
+
+
+class LogConfig(Model):
+    """The Kafka log: one's own brokers, or the local stack's."""
+
+    bootstrap_servers: BootstrapServers | None = None
+    local: Bool = False
+    security: LogSecurity | None = None
+    topic_prefix: TopicPrefix = ""
+    partitions: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
+    replication_factor: Annotated[int, Field(strict=True, ge=1, le=100)] = 1
+    history: Duration = parse_duration("7d")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.local and (self.bootstrap_servers or self.security):
+            raise _fail(
+                "conflict", "local: true takes no bootstrap_servers and no security", "local"
+            )
+        if not self.local and not self.bootstrap_servers:
+            raise _fail("conflict", "give bootstrap_servers, or local: true for the local stack")
+        return self
+
+
+class LakeConfig(Model):
+    """Where the Delta tables are; absolute after loading."""
+
+    path: Text = "./lake"
+
+    @field_validator("path")
+    @classmethod
+    def _local_folder(cls, path: str, info: ValidationInfo) -> str:
+        if "\0" in path:
+            raise _fail("shape", "a path holds no zero byte")
+        if "://" in path and not path.startswith("file://"):
+            raise _fail("not_supported_yet", "a lake that is not a folder of this machine")
+        root = (info.context or {}).get("root")
+        folder = Path(path.removeprefix("file://")).expanduser()
+        return str((root / folder).resolve()) if root is not None else path
+
+
+class PublicationConfig(Model):
+    """The publication; with ``manage: false`` a person has made it."""
+
+    name: Identifier | None = None
+    manage: Bool = True
+
+
+class TableConfig(Model):
+    """One table, by its name or with options."""
+
+    name: Text
+    key: Annotated[list[Identifier] | None, refused("a key of one's own for a table")] = None
+    delta: Annotated[dict[str, Any] | None, refused("Delta options of a table")] = None
+    types: Annotated[dict[str, str] | None, refused("types of a table's columns")] = None
+    schema_policy: Annotated[
+        Literal["evolve", "try_evolve", "lenient", "ignore", "exception"] | None,
+        refused("a policy for a table's schema changes"),
+    ] = None
+    history: Annotated[Duration | None, refused("a history window of one table")] = None
+    _id: TableId = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        parse_table_name(name)
+        return name
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Parse the name once."""
+        self._id = parse_table_name(self.name)
+
+    @property
+    def id(self) -> TableId:
+        """Schema and table, as Postgres spells them."""
+        return self._id
+
+
+def _short_forms(schema: dict[str, Any]) -> None:
+    # JSON schema of list items that may be a table's name alone.
+    items = schema["properties"]["tables"]["items"]
+    schema["properties"]["tables"]["items"] = {"anyOf": [{"type": "string"}, items]}
+
+
+class SnapshotConfig(Model):
+    """The first load."""
+
+    workers: Annotated[int, Field(strict=True, ge=1, le=MAX_SNAPSHOT_WORKERS)] = 2
+
+
+class SourceConfig(Model):
+    """One source database. After loading, slot and publication have their names."""
+
+    model_config = ConfigDict(json_schema_extra=_short_forms)
+
+    kind: Literal["postgres"]
+    local: Bool = False
+    host: Text | None = None
+    port: Port = 5432
+    database: Identifier
+    user: Identifier | None = None
+    password: Secret | None = None
+    sslmode: Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"] | None = (
+        None
+    )
+    sslrootcert: FilePath | None = None
+    slot: SlotName | None = None
+    publication: PublicationConfig = PublicationConfig()
+    tables: Annotated[list[TableConfig], Field(min_length=1)]
+    snapshot: SnapshotConfig = SnapshotConfig()
+    _name: str = PrivateAttr(default="")
+
+    @model_validator(mode="after")
+    def _address(self) -> Self:
+        given = self.model_fields_set
+        if self.local:
+            refused_here = sorted(
+                given & {"host", "port", "user", "password", "sslmode", "sslrootcert"}
+            )
+            if refused_here:
+                raise _fail(
+                    "conflict",
+                    f"local: true takes no {' and no '.join(refused_here)}",
+                    refused_here[0],
+                )
+            return self
+        for name in ("host", "user"):
+            if getattr(self, name) is None:
+                raise _fail(
+                    "conflict", f"{name} is missing (or give local: true for the local stack)"
+                )
+        return self
+
+    @field_validator("tables")
+    @classmethod
+    def _each_once(cls, tables: list[TableConfig]) -> list[TableConfig]:
+        seen: set[TableId] = set()
+        for index, table in enumerate(tables):
+            if table.id in seen:
+                raise _fail("duplicate_table", f"the table {table.id} is given twice", index)
+            seen.add(table.id)
+        return tables
+
+    @property
+    def name(self) -> str:
+        """The source's name: its key in cdc.yaml."""
+        return self._name
+
+    @property
+    def table_ids(self) -> tuple[TableId, ...]:
+        """The tables, in the order of cdc.yaml."""
+        return tuple(table.id for table in self.tables)
+
+    @property
+    def slot_name(self) -> str:
+        """The replication slot, given or derived from project and source."""
+        return self.slot or ""
+
+    @property
+    def publication_name(self) -> str:
+        """The publication, given or derived from project and source."""
+        return self.publication.name or ""
+
+    def password_value(self) -> str | None:
+        """The password, resolved now; None when cdc.yaml gives none.
+
+        Raises:
+            ConfigError: The reference does not resolve.
+        """
+        return self.password.value() if self.password is not None else None
+
+    def complete(self, project: str, name: str) -> SourceConfig:
+        """A copy that knows its name, with the names of slot and publication filled in."""
+        copy = self.model_copy(
+            update={
+                "slot": self.slot or default_slot(project, name),
+                "publication": self.publication.model_copy(
+                    update={"name": self.publication.name or default_publication(project, name)}
+                ),
+            }
+        )
+        copy._name = name  # noqa: SLF001 - our own class
+        return copy
+
+
+class ApplyConfig(Model):
+    """When replicas are merged, and how much at once."""
+
+    interval: Duration = parse_duration("30s")
+    max_records: Count = 500_000
+
+
+class HttpConfig(Model):
+    """Where the daemon answers; port 0 chooses a free one, recorded in .cdc/daemon.json."""
+
+    listen: Listen = "127.0.0.1:0"
+
+
+# What sessions set themselves, because correct results rest on it.
+_OWN_SPARK_CONF = (
+    "spark.master",
+    "spark.driver.memory",
+    "spark.jars.packages",
+    "spark.sql.extensions",
+    "spark.sql.catalog.spark_catalog",
+    "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
+    "spark.databricks.delta.",
+)
+
+
+class SparkConfig(Model):
+    """The Spark session of apply and rebuild."""
+
+    master: Text = "local[*]"
+    driver_memory: JvmMemory = "2048m"
+    conf: dict[str, str] = {}
+
+    @field_validator("conf")
+    @classmethod
+    def _not_ours(cls, conf: dict[str, str]) -> dict[str, str]:
+        for key in conf:
+            if not key.startswith("spark."):
+                raise _fail("spark_conf", "the keys of conf begin with spark.", key)
+            if any(
+                key.startswith(own) if own.endswith(".") else key == own for own in _OWN_SPARK_CONF
+            ):
+                raise _fail("spark_conf", f"{key} is set by cdc itself", key)
+        return conf
+
+
+class ViewConfig(Model):
+    """A table derived by SQL; refused until it is implemented."""
+
+    key: list[Identifier]
+    sql: Text
+
+
+class IndexConfig(Model):
+    """A search index; refused until it is implemented."""
+
+    model_config = ConfigDict(populate_by_name=False)
+
+    from_: Annotated[Text, Field(alias="from")]
+    engine: Literal["opensearch", "elasticsearch"]
+    url: Text
+
+
+class WarehouseConfig(Model):
+    """A copy in a warehouse; refused until it is implemented."""
+
+    url: Secret
+    tables: list[Text]
+
+
+def _no_double_slot(sources: dict[str, SourceConfig]) -> dict[str, SourceConfig]:
+    seen: dict[tuple[str | None, int, str], str] = {}
+    for name, source in sources.items():
+        if source.slot is None:
+            continue
+        place = (source.host, source.port, source.slot)
+        if place in seen:
+            raise _fail("conflict", f"the sources {seen[place]} and {name} share one slot", name)
+        seen[place] = name
+    return sources
+
+
+class Config(Model):
+    """A whole cdc.yaml. Made by ``cdc.config.load_config``."""
+
+    project: Name
+    log: LogConfig = LogConfig(local=True)
+    lake: Annotated[LakeConfig, Field(validate_default=True)] = LakeConfig()
+    spark: SparkConfig = SparkConfig()
+    sources: Annotated[
+        dict[Name, SourceConfig], Field(min_length=1), AfterValidator(_no_double_slot)
+    ]
+    apply: ApplyConfig = ApplyConfig()
+    http: HttpConfig = HttpConfig()
+    views: Annotated[dict[Name, ViewConfig] | None, refused("views")] = None
+    indexes: Annotated[dict[Name, IndexConfig] | None, refused("indexes")] = None
+    warehouses: Annotated[dict[Name, WarehouseConfig] | None, refused("warehouses")] = None
+    _path: Path = PrivateAttr(default=Path("cdc.yaml"))
+    _dev: bool = PrivateAttr(default=False)
+
+    @property
+    def path(self) -> Path:
+        """cdc.yaml itself, absolute."""
+        return self._path
+
+    @property
+    def root(self) -> Path:
+        """The folder of cdc.yaml, absolute; relative paths in it start here."""
+        return self._path.parent
+
+    @property
+    def state_dir(self) -> Path:
+        """``.cdc`` beside cdc.yaml: locks, logs, the local stack; no pipeline state."""
+        return self.root / ".cdc"
+
+    @property
+    def dev(self) -> bool:
+        """Whether inline secrets were accepted (``--dev``)."""
+        return self._dev
+
+    @property
+    def uses_local_stack(self) -> bool:
+        """Whether the log or a source is the local stack's."""
+        return self.log.local or any(source.local for source in self.sources.values())
+
+    def complete(self, path: Path, *, dev: bool) -> Config:
+        """A copy that knows its file, with everything derived filled in."""
+        copy = self.model_copy(
+            update={
+                "sources": {
+                    name: source.complete(self.project, name)
+                    for name, source in self.sources.items()
+                },
+                "lake": LakeConfig.model_validate(
+                    {"path": self.lake.path}, context={"root": path.parent}
+                ),
+            }
+        )
+        copy._path = path  # noqa: SLF001 - our own class
+        copy._dev = dev  # noqa: SLF001 - our own class
+        return copy
