@@ -10,6 +10,7 @@ Spark's SQL fold must agree with this one; a property test holds both to ``apply
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,15 @@ from typing import Any
 from cdc.envelope import LogRecord
 from cdc.errors import LogError
 from cdc.position import Position
+
+
+class _Lost(enum.Enum):
+    """A column whose value is nowhere; an error only if the key's outcome still holds it."""
+
+    LOST = "lost"
+
+
+_LOST = _Lost.LOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,10 @@ def fold(
         if record.unchanged:
             _inherit(record, row, outcomes, moved, has_base)
         outcomes[record.key] = Outcome(row, record.position)
+    for outcome in outcomes.values():
+        for column, value in (outcome.row or {}).items():
+            if value is _LOST:
+                raise _value_lost(column, outcome.position)
     return outcomes
 
 
@@ -140,17 +154,21 @@ def _inherit(
         previous = {} if outcome is None else outcome.row
     for column in record.unchanged:
         has_fallback = column in row
-        if previous is not None and column in previous:
+        if previous and previous.get(column, _LOST) is not _LOST:
             row[column] = previous[column]
         elif previous is not None and not previous and has_base:
             row[column] = Inherit(key, row.get(column), has_fallback)
         elif not has_fallback:
-            raise LogError(
-                "value_lost",
-                f"the log has no value for column {column}",
-                position=str(record.position),
-                remedy="start a new load of the table; REPLICA IDENTITY FULL avoids this",
-            )
+            row[column] = _LOST
+
+
+def _value_lost(column: str, position: Position | None) -> LogError:
+    return LogError(
+        "value_lost",
+        f"neither the replica nor the log has a value for column {column}",
+        position=None if position is None else str(position),
+        remedy="start a new load of the table; REPLICA IDENTITY FULL avoids this",
+    )
 
 
 def settle(row: Mapping[str, Any], base: Mapping[bytes, Mapping[str, Any]]) -> dict[str, Any]:
@@ -172,11 +190,7 @@ def settle(row: Mapping[str, Any], base: Mapping[bytes, Mapping[str, Any]]) -> d
             elif value.has_fallback:
                 value = value.fallback
             else:
-                raise LogError(
-                    "value_lost",
-                    f"neither the replica nor the log has a value for column {column}",
-                    remedy="start a new load of the table; REPLICA IDENTITY FULL avoids this",
-                )
+                raise _value_lost(column, None)
         settled[column] = value
     return settled
 
