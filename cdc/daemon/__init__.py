@@ -1,0 +1,1 @@
+"""The daemon: supervised children, HTTP, metrics and commands."""
