@@ -119,7 +119,7 @@ class ChildChannel:
         self.report("metrics", **values)
 
     def state(self, state: str, **fields: Any) -> None:
-        """What this child is doing: ``loading``, ``streaming``, ``applying`` …"""
+        """What this child is doing, in one word (``loading``, ``streaming``, ``applying``)."""
         self.report("state", state=state, **fields)
 
     def ready(self, ready: bool, reason: str | None = None) -> None:

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     # The parent may have died before prctl: then nobody will tell us.
     if os.getppid() != parent:
         sys.exit(1)
-    os.execv(argv[1], argv[1:])
+    os.execv(argv[1], argv[1:])  # noqa: S606 - an argv list, no shell wanted
 
 
 if __name__ == "__main__":
