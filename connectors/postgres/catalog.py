@@ -1,0 +1,312 @@
+"""Tables and the server as the catalogs describe them, read in one go and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from cdc.names import TableId
+from cdc.position import Position, parse_lsn
+from cdc.schema import Column, TableSchema
+from connectors.postgres.failures import mapped_errors
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDefinition:
+    """A row of pg_attribute; dropped and system columns left out.
+
+    Args:
+        number: attnum, never reused within the table.
+        name: attname.
+        type_oid: atttypid.
+        typmod: atttypmod, -1 for none.
+        type: ``format_type``, such as ``numeric(10,2)``.
+        not_null: attnotnull.
+        default: The default's expression as text, or None.
+        generated: Computed by the server; such columns are not on the wire.
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    typmod: int
+    type: str
+    not_null: bool
+    default: str | None
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDefinition:
+    """A primary key, or the index of REPLICA IDENTITY USING INDEX; columns in index order."""
+
+    name: str
+    columns: tuple[str, ...]
+    deferrable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A relation that cdc.yaml names, as the catalogs describe it.
+
+    Args:
+        id: Schema and name.
+        relid: pg_class.oid.
+        filenode: Changes when the table is rewritten; None for relations without storage.
+        kind: pg_class.relkind.
+        persistence: ``p`` permanent, ``u`` unlogged, ``t`` temporary.
+        identity: pg_class.relreplident: d, n, f, i.
+        columns: In the order of the wire, generated ones included.
+        primary_key: None if there is none.
+        identity_index: The index of identity ``i``; None otherwise, or if it was dropped.
+        is_partition: A partition of a partitioned table.
+        parents: Tables that it inherits from.
+        children: It has tables that inherit from it.
+        rows_hidden: Row security applies to our role.
+        readable: Our role may SELECT all of it, its schema included.
+        ours: Our role may publish it (owns it, or is a superuser).
+        owner: Its owner.
+        pub_rel: oid and xmin of its row in pg_publication_rel, for the publication asked about.
+    """
+
+    id: TableId
+    relid: int
+    filenode: int | None
+    kind: str
+    persistence: str
+    identity: str
+    columns: tuple[ColumnDefinition, ...]
+    primary_key: IndexDefinition | None
+    identity_index: IndexDefinition | None
+    is_partition: bool
+    parents: tuple[str, ...]
+    children: bool
+    rows_hidden: bool
+    readable: bool
+    ours: bool
+    owner: str
+    pub_rel: tuple[int, int] | None
+
+    @property
+    def key(self) -> IndexDefinition | None:
+        """The index whose columns are the record key: the identity's, else the primary key."""
+        return self.identity_index if self.identity == "i" else self.primary_key
+
+    @property
+    def published_columns(self) -> tuple[ColumnDefinition, ...]:
+        """The columns on the wire, in its order."""
+        return tuple(column for column in self.columns if not column.generated)
+
+    @property
+    def generated_columns(self) -> tuple[str, ...]:
+        """Names of the columns that are left out."""
+        return tuple(column.name for column in self.columns if column.generated)
+
+    def schema(self, load: int, valid_from: Position, version: int = 1) -> TableSchema:
+        """The schema of a load; the table must have passed preflight (it has a key)."""
+        key = self.key
+        if key is None:
+            raise ValueError(f"{self.id} has no key")
+        return TableSchema(
+            schema=self.id.schema,
+            table=self.id.table,
+            load=load,
+            version=version,
+            relid=self.relid,
+            identity=self.identity,
+            key=key.columns,
+            columns=tuple(
+                Column(
+                    id=column.number,
+                    name=column.name,
+                    type_oid=column.type_oid,
+                    typmod=column.typmod,
+                    type=column.type,
+                    not_null=column.not_null,
+                    default=column.default,
+                )
+                for column in self.published_columns
+            ),
+            valid_from=valid_from,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The server and our role in it.
+
+    Args:
+        version: server_version_num, 150012 for 15.12.
+        database: The database's name.
+        encoding: Its encoding.
+        standby: It is in recovery.
+        wal_level: minimal, replica or logical.
+        max_slots: max_replication_slots.
+        used_slots: Slots that exist, of all databases.
+        max_senders: max_wal_senders.
+        used_senders: Senders at work.
+        role: Our role.
+        superuser: It is one.
+        replication: It has the REPLICATION attribute (or is a superuser).
+        may_create: It may CREATE in the database (needed for a publication).
+    """
+
+    version: int
+    database: str
+    encoding: str
+    standby: bool
+    wal_level: str
+    max_slots: int
+    used_slots: int
+    max_senders: int
+    used_senders: int
+    role: str
+    superuser: bool
+    replication: bool
+    may_create: bool
+
+
+_SERVER = """
+    SELECT current_setting('server_version_num')::int,
+           current_database()::text,
+           current_setting('server_encoding'),
+           pg_is_in_recovery(),
+           current_setting('wal_level'),
+           current_setting('max_replication_slots')::int,
+           (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int,
+           current_setting('max_wal_senders')::int,
+           (SELECT count(*) FROM pg_catalog.pg_stat_replication)::int,
+           r.rolname::text, r.rolsuper, r.rolreplication OR r.rolsuper,
+           has_database_privilege(current_database(), 'CREATE')
+    FROM pg_catalog.pg_roles r
+    WHERE r.rolname = current_user
+"""
+
+# Every index column of a key is a plain column (indkey > 0): expressions cannot be in one.
+_INDEX = """
+    (SELECT jsonb_build_object(
+         'name', ic.relname,
+         'deferrable', NOT i.indimmediate,
+         'columns', (SELECT jsonb_agg(a.attname ORDER BY k.n)
+                     FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
+                     JOIN pg_catalog.pg_attribute a
+                       ON a.attrelid = c.oid AND a.attnum = k.attnum
+                     WHERE k.n <= i.indnkeyatts))
+     FROM pg_catalog.pg_index i
+     JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
+     WHERE i.indrelid = c.oid AND i.indisvalid AND {which})
+"""
+
+_TABLES = f"""
+    SELECT n.nspname::text, c.relname::text, c.oid::bigint, pg_relation_filenode(c.oid)::bigint,
+           c.relkind::text, c.relpersistence::text, c.relreplident::text,
+           (SELECT coalesce(jsonb_agg(jsonb_build_array(
+                       a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
+                       format_type(a.atttypid, a.atttypmod), a.attnotnull,
+                       CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+                       a.attgenerated <> '') ORDER BY a.attnum), '[]')
+            FROM pg_catalog.pg_attribute a
+            LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+           {_INDEX.format(which="i.indisprimary")},
+           {_INDEX.format(which="i.indisreplident")},
+           c.relispartition,
+           ARRAY(SELECT h.inhparent::regclass::text FROM pg_catalog.pg_inherits h
+                 WHERE h.inhrelid = c.oid ORDER BY h.inhseqno),
+           EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = c.oid),
+           row_security_active(c.oid),
+           has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+           pg_has_role(c.relowner, 'USAGE'),
+           pg_get_userbyid(c.relowner)::text,
+           p.oid::bigint, p.xmin::text::bigint
+    FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
+    JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+    LEFT JOIN pg_catalog.pg_publication_rel p
+      ON p.prrelid = c.oid
+     AND p.prpubid = (SELECT oid FROM pg_catalog.pg_publication
+                      WHERE pubname = %(publication)s::text)
+"""  # noqa: S608  (put together from constants)
+
+
+def server_info(connection: psycopg.Connection[Any]) -> ServerInfo:
+    """Read what the start checks need of the server.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    with mapped_errors("read the server's settings"):
+        row = connection.execute(_SERVER).fetchone()
+    if row is None:  # current_user always has a row
+        raise RuntimeError("pg_roles has no row for current_user")
+    return ServerInfo(*row)
+
+
+def read_tables(
+    connection: psycopg.Connection[Any],
+    tables: Sequence[TableId],
+    publication: str | None = None,
+) -> dict[TableId, TableDefinition]:
+    """Read the definitions of these tables, by one snapshot; missing ones are left out.
+
+    Args:
+        connection: As from ``client.connect_sql`` (its settings shape the texts).
+        tables: Schema and name, as Postgres spells them.
+        publication: Whose membership rows to read.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    parameters = {
+        "schemas": [table.schema for table in tables],
+        "names": [table.table for table in tables],
+        "publication": publication,
+    }
+    with mapped_errors("read the table definitions"):
+        rows = connection.execute(_TABLES, parameters).fetchall()
+    definitions = (_definition(row) for row in rows)
+    return {definition.id: definition for definition in definitions}
+
+
+def current_wal_lsn(connection: psycopg.Connection[Any]) -> int:
+    """Where the server inserts WAL now: beyond every commit that this connection can see.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    with mapped_errors("read the WAL position"):
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    if row is None:
+        raise RuntimeError("no WAL position")
+    return parse_lsn(row[0])
+
+
+def _definition(row: tuple[Any, ...]) -> TableDefinition:
+    return TableDefinition(
+        id=TableId(row[0], row[1]),
+        relid=row[2],
+        filenode=row[3],
+        kind=row[4],
+        persistence=row[5],
+        identity=row[6],
+        columns=tuple(ColumnDefinition(*column) for column in row[7]),
+        primary_key=_index(row[8]),
+        identity_index=_index(row[9]) if row[6] == "i" else None,
+        is_partition=row[10],
+        parents=tuple(row[11]),
+        children=row[12],
+        rows_hidden=row[13],
+        readable=row[14],
+        ours=row[15],
+        owner=row[16],
+        pub_rel=None if row[17] is None else (row[17], row[18]),
+    )
+
+
+def _index(raw: dict[str, Any] | None) -> IndexDefinition | None:
+    if raw is None:
+        return None
+    return IndexDefinition(raw["name"], tuple(raw["columns"]), raw["deferrable"])

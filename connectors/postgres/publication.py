@@ -1,0 +1,212 @@
+"""The publication: which tables' changes the server sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from cdc.names import TableId, quote_ident
+from connectors.postgres.failures import mapped_errors
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationInfo:
+    """A publication as the server knows it.
+
+    Args:
+        name: Its name.
+        oid: pg_publication.oid.
+        xmin: Of its row in pg_publication: changes with every ALTER PUBLICATION of options.
+        all_tables: FOR ALL TABLES.
+        schemas: Of FOR TABLES IN SCHEMA (server version 15 on).
+        via_root: publish_via_partition_root.
+        generated: Stored generated columns are published (server version 18 on).
+        operations: The published ones of insert, update, delete, truncate.
+        tables: Those listed one by one.
+        row_filtered: Tables with a WHERE.
+        column_listed: Tables with a column list.
+    """
+
+    name: str
+    oid: int
+    xmin: int
+    all_tables: bool
+    schemas: tuple[str, ...]
+    via_root: bool
+    generated: bool
+    operations: frozenset[str]
+    tables: frozenset[TableId]
+    row_filtered: frozenset[TableId]
+    column_listed: frozenset[TableId]
+
+
+OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
+
+
+def inspect_publication(connection: psycopg.Connection[Any], name: str) -> PublicationInfo | None:
+    """Read a publication; None if there is none of that name.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    # Columns that newer servers add are read through JSON, so that one query serves all.
+    head = """
+        SELECT p.oid::bigint, p.xmin::text::bigint, p.puballtables, p.pubviaroot,
+               coalesce(to_jsonb(p) ->> 'pubgencols', 'n'),
+               p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate
+        FROM pg_catalog.pg_publication p
+        WHERE p.pubname = %s::text
+    """
+    members = """
+        SELECT n.nspname::text, c.relname::text,
+               to_jsonb(r) ->> 'prqual' IS NOT NULL, to_jsonb(r) ->> 'prattrs' IS NOT NULL
+        FROM pg_catalog.pg_publication_rel r
+        JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE r.prpubid = %s
+    """
+    with mapped_errors("read the publication"), connection.transaction():
+        row = connection.execute(head, (name,)).fetchone()
+        if row is None:
+            return None
+        tables = connection.execute(members, (row[0],)).fetchall()
+        schemas: list[tuple[str]] = []
+        if connection.info.server_version >= 150000:
+            schemas = connection.execute(
+                """
+                SELECT n.nspname::text
+                FROM pg_catalog.pg_publication_namespace p
+                JOIN pg_catalog.pg_namespace n ON n.oid = p.pnnspid
+                WHERE p.pnpubid = %s ORDER BY 1
+                """,
+                (row[0],),
+            ).fetchall()
+    published = zip(("insert", "update", "delete", "truncate"), row[5:9], strict=True)
+    return PublicationInfo(
+        name=name,
+        oid=row[0],
+        xmin=row[1],
+        all_tables=row[2],
+        schemas=tuple(schema for (schema,) in schemas),
+        via_root=row[3],
+        generated=row[4] == "s",
+        operations=frozenset(operation for operation, on in published if on),
+        tables=frozenset(TableId(t[0], t[1]) for t in tables),
+        row_filtered=frozenset(TableId(t[0], t[1]) for t in tables if t[2]),
+        column_listed=frozenset(TableId(t[0], t[1]) for t in tables if t[3]),
+    )
+
+
+def quote_table(table: TableId) -> str:
+    """``"public"."orders"``."""
+    return f"{quote_ident(table.schema)}.{quote_ident(table.table)}"
+
+
+def create_sql(name: str, tables: Iterable[TableId]) -> str:
+    """The statement that publishes exactly these tables."""
+    listed = ", ".join(quote_table(table) for table in sorted(tables))
+    return (
+        f"CREATE PUBLICATION {quote_ident(name)} FOR TABLE {listed} "
+        "WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)"
+    )
+
+
+def create_publication(
+    connection: psycopg.Connection[Any], name: str, tables: Sequence[TableId]
+) -> None:
+    """Publish exactly these tables. Must be done before the slot is created.
+
+    Takes SHARE UPDATE EXCLUSIVE on each table for a moment; writes go on.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    with mapped_errors("create the publication"):
+        # The text is built from quoted names only.
+        connection.execute(create_sql(name, tables).encode())
+
+
+def drop_publication(connection: psycopg.Connection[Any], name: str) -> None:
+    """Drop the publication if it exists.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    with mapped_errors("drop the publication"):
+        connection.execute(f"DROP PUBLICATION IF EXISTS {quote_ident(name)}".encode())
+
+
+def differences(info: PublicationInfo, tables: Iterable[TableId]) -> list[tuple[str, str]]:
+    """What keeps a publication from being exactly ours: (problem, SQL that mends it).
+
+    Args:
+        info: The publication.
+        tables: The tables that it must publish, all operations, all rows, all columns.
+    """
+    wanted = frozenset(tables)
+    name = quote_ident(info.name)
+    recreate = f"DROP PUBLICATION {name}; {create_sql(info.name, wanted)};"
+    found: list[tuple[str, str]] = []
+    if info.all_tables:
+        found.append(("publishes all tables of the database", recreate))
+    if info.schemas:
+        listed = ", ".join(quote_ident(schema) for schema in info.schemas)
+        found.append(
+            (
+                f"publishes whole schemas: {', '.join(info.schemas)}",
+                f"ALTER PUBLICATION {name} DROP TABLES IN SCHEMA {listed};",
+            )
+        )
+    if not info.all_tables:
+        if extra := sorted(info.tables - wanted):
+            listed = ", ".join(quote_table(table) for table in extra)
+            found.append(
+                (
+                    f"publishes tables that cdc.yaml does not list: {', '.join(map(str, extra))}",
+                    f"ALTER PUBLICATION {name} DROP TABLE {listed};",
+                )
+            )
+        if absent := sorted(wanted - info.tables):
+            listed = ", ".join(quote_table(table) for table in absent)
+            found.append(
+                (
+                    f"does not publish {', '.join(map(str, absent))}",
+                    f"ALTER PUBLICATION {name} ADD TABLE {listed};",
+                )
+            )
+    bent = sorted((info.row_filtered | info.column_listed) & wanted)
+    for table in bent:
+        kind = "a row filter" if table in info.row_filtered else "a column list"
+        quoted = quote_table(table)
+        found.append(
+            (
+                f"has {kind} on {table}",
+                f"ALTER PUBLICATION {name} DROP TABLE {quoted}; "
+                f"ALTER PUBLICATION {name} ADD TABLE {quoted};",
+            )
+        )
+    if info.operations != OPERATIONS:
+        found.append(
+            (
+                f"does not publish {', '.join(sorted(OPERATIONS - info.operations))}",
+                f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');",
+            )
+        )
+    if info.via_root:
+        found.append(
+            (
+                "publishes partitions as their root",
+                f"ALTER PUBLICATION {name} SET (publish_via_partition_root = false);",
+            )
+        )
+    if info.generated:
+        found.append(
+            (
+                "publishes generated columns",
+                f"ALTER PUBLICATION {name} SET (publish_generated_columns = none);",
+            )
+        )
+    return found
