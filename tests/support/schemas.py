@@ -1,0 +1,70 @@
+"""Made-up table schemas for tests."""
+
+from cdc import codecs
+from cdc.position import Position
+from cdc.schema import Column, TableSchema
+
+TYPE_TEXT = {
+    codecs.BOOL: "boolean",
+    codecs.INT2: "smallint",
+    codecs.INT4: "integer",
+    codecs.INT8: "bigint",
+    codecs.FLOAT4: "real",
+    codecs.FLOAT8: "double precision",
+    codecs.NUMERIC: "numeric",
+    codecs.TEXT: "text",
+    codecs.VARCHAR: "character varying(40)",
+    codecs.BPCHAR: "character(8)",
+    codecs.BYTEA: "bytea",
+    codecs.DATE: "date",
+    codecs.TIMESTAMP: "timestamp without time zone",
+    codecs.TIMESTAMPTZ: "timestamp with time zone",
+    codecs.UUID: "uuid",
+    codecs.JSON: "json",
+    codecs.JSONB: "jsonb",
+}
+
+
+def column(id, name, oid=codecs.TEXT, *, type=None, not_null=False):
+    return Column(id, name, oid, -1, type or TYPE_TEXT[oid], not_null)
+
+
+def table_schema(*columns, key=("id",), table="orders", version=1, load=1, identity="d", lsn=1):
+    """A schema of (name, oid) pairs or Columns in schema public."""
+    built = tuple(
+        c if isinstance(c, Column) else column(i, c[0], c[1], not_null=c[0] in key)
+        for i, c in enumerate(columns, 1)
+    )
+    return TableSchema(
+        "public", table, load, version, 16385, identity, tuple(key), built, Position(0, lsn, 0)
+    )
+
+
+#: One column of every type in scope, and a text for each as Postgres prints it.
+ALL_TYPES = {
+    "b": (codecs.BOOL, b"t"),
+    "i2": (codecs.INT2, b"-32768"),
+    "id": (codecs.INT4, b"7"),
+    "i8": (codecs.INT8, b"9223372036854775807"),
+    "f4": (codecs.FLOAT4, b"0.1"),
+    "f8": (codecs.FLOAT8, b"-1.7976931348623157e+308"),
+    "n": (codecs.NUMERIC, b"12345678901234567890.000100"),
+    "t": (codecs.TEXT, 'q"uote\\ \x01 \u2028 é 😀'.encode()),
+    "v": (codecs.VARCHAR, b""),
+    "c": (codecs.BPCHAR, b"ab      "),
+    "y": (codecs.BYTEA, b"\\x00ff10"),
+    "d": (codecs.DATE, b"2013-01-01"),
+    "ts": (codecs.TIMESTAMP, b"2013-01-01 05:00:00.12"),
+    "tz": (codecs.TIMESTAMPTZ, b"2013-01-01 10:00:00+00"),
+    "u": (codecs.UUID, b"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    "j": (codecs.JSON, b'{"a": 1.0,  "b":null}'),
+    "jb": (codecs.JSONB, b'{"a": 1.0}'),
+}
+
+
+def all_types_schema(**kwargs):
+    return table_schema(*((name, oid) for name, (oid, _) in ALL_TYPES.items()), **kwargs)
+
+
+def all_types_row():
+    return [text for _, text in ALL_TYPES.values()]

@@ -1,0 +1,139 @@
+import datetime as dt
+import math
+from decimal import Decimal
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc import codecs
+from cdc.codecs import BadText, arrow_type, delta_type, from_json, json_encoder
+from cdc.errors import LakeError
+from tests.support.schemas import column
+
+
+def json_of(oid, text):
+    return orjson.loads(json_encoder(oid)(text))
+
+
+@pytest.mark.parametrize(
+    ("oid", "text", "fragment"),
+    [
+        (codecs.BOOL, b"t", b"true"),
+        (codecs.BOOL, b"f", b"false"),
+        (codecs.INT8, b"-9223372036854775808", b"-9223372036854775808"),
+        (codecs.FLOAT8, b"1e+20", b"1e+20"),
+        (codecs.FLOAT8, b"-0", b"-0.0"),
+        (codecs.FLOAT8, b"NaN", b'"NaN"'),
+        (codecs.FLOAT4, b"-Infinity", b'"-Infinity"'),
+        (codecs.NUMERIC, b"1.500", b'"1.500"'),
+        (codecs.NUMERIC, b"NaN", b'"NaN"'),
+        (codecs.TEXT, b'a"\\\n', b'"a\\"\\\\\\n"'),
+        (codecs.TEXT, "é😀".encode(), '"é😀"'.encode()),
+        (codecs.BPCHAR, b"ab  ", b'"ab  "'),
+        (codecs.BYTEA, b"\\x", b'""'),
+        (codecs.BYTEA, b"\\x00ff", b'"AP8="'),
+        (codecs.DATE, b"2024-02-29", b'"2024-02-29"'),
+        (codecs.DATE, b"0044-03-15 BC", b'"0044-03-15 BC"'),
+        (codecs.TIMESTAMP, b"2024-02-29 01:02:03", b'"2024-02-29T01:02:03.000000"'),
+        (codecs.TIMESTAMP, b"2024-02-29 01:02:03.5", b'"2024-02-29T01:02:03.500000"'),
+        (codecs.TIMESTAMP, b"infinity", b'"infinity"'),
+        (codecs.TIMESTAMP, b"10000-01-01 00:00:00", b'"10000-01-01 00:00:00"'),
+        (codecs.TIMESTAMP, b"0044-03-15 01:02:03 BC", b'"0044-03-15 01:02:03 BC"'),
+        (codecs.TIMESTAMPTZ, b"2024-02-29 01:02:03.123456+00", b'"2024-02-29T01:02:03.123456Z"'),
+        (codecs.TIMESTAMPTZ, b"2024-02-29 01:02:03+00", b'"2024-02-29T01:02:03.000000Z"'),
+        (codecs.TIMESTAMPTZ, b"-infinity", b'"-infinity"'),
+        (codecs.TIMESTAMPTZ, b"0044-03-15 01:02:03+00 BC", b'"0044-03-15 01:02:03+00 BC"'),
+        (codecs.JSON, b'{"a": 1,  "b":"\\u0041"}', b'"{\\"a\\": 1,  \\"b\\":\\"\\\\u0041\\"}"'),
+    ],
+)
+def test_json_forms_are_as_pinned(oid, text, fragment):
+    assert json_encoder(oid)(text) == fragment
+
+
+@given(st.text().filter(lambda s: "\0" not in s))
+def test_text_is_lossless(text):
+    assert json_of(codecs.TEXT, text.encode()) == text
+
+
+@given(st.binary())
+def test_bytea_is_lossless(raw):
+    value = json_of(codecs.BYTEA, b"\\x" + raw.hex().encode())
+    assert from_json(column(1, "c", codecs.BYTEA))(value) == raw
+
+
+@given(st.floats())
+def test_floats_are_lossless(number):
+    text = {math.inf: "Infinity", -math.inf: "-Infinity"}.get(number, repr(number))
+    text = "NaN" if math.isnan(number) else text.removesuffix(".0")
+    back = from_json(column(1, "c", codecs.FLOAT8))(json_of(codecs.FLOAT8, text.encode()))
+    assert (math.isnan(back) and math.isnan(number)) or (
+        back == number and math.copysign(1, back) == math.copysign(1, number)
+    )
+
+
+@given(st.datetimes(dt.datetime(1, 1, 1)))  # noqa: DTZ001
+def test_timestamps_are_lossless(moment):
+    convert = from_json(column(1, "c", codecs.TIMESTAMP))
+    text = moment.isoformat(sep=" ").encode()
+    assert convert(json_of(codecs.TIMESTAMP, text)) == moment
+    convert = from_json(column(1, "c", codecs.TIMESTAMPTZ))
+    assert convert(json_of(codecs.TIMESTAMPTZ, text + b"+00")) == moment.replace(tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("type", "ddl"),
+    [
+        ("numeric", "STRING"),
+        ("numeric(10,2)", "DECIMAL(10,2)"),
+        ("numeric(38,38)", "DECIMAL(38,38)"),
+        ("numeric(39,2)", "STRING"),
+        ("numeric(3,-2)", "STRING"),
+        ("numeric(2,4)", "STRING"),
+    ],
+)
+def test_numeric_is_decimal_only_when_exact(type, ddl):
+    numeric = column(1, "c", codecs.NUMERIC, type=type)
+    assert delta_type(numeric) == ddl
+    value = from_json(numeric)("1.5")
+    assert value == (Decimal("1.5") if ddl != "STRING" else "1.5")
+    assert str(arrow_type(numeric)).startswith("decimal128" if ddl != "STRING" else "string")
+
+
+@pytest.mark.parametrize(
+    ("oid", "type", "value"),
+    [
+        (codecs.NUMERIC, "numeric(10,2)", "NaN"),
+        (codecs.DATE, "date", "infinity"),
+        (codecs.DATE, "date", "0044-03-15 BC"),
+        (codecs.DATE, "date", "10000-01-01"),
+        (codecs.TIMESTAMP, "timestamp", "-infinity"),
+        (codecs.TIMESTAMPTZ, "timestamptz", "10000-01-01 00:00:00+00"),
+    ],
+)
+def test_what_delta_cannot_hold_is_an_error_that_names_the_column(oid, type, value):
+    with pytest.raises(LakeError, match="column when_it_was") as caught:
+        from_json(column(1, "when_it_was", oid, type=type))(value)
+    assert caught.value.code == "value_out_of_range"
+    assert value not in str(caught.value).replace("infinity, NaN, BC", "")
+
+
+@pytest.mark.parametrize(
+    ("oid", "text"),
+    [
+        (codecs.TEXT, b"\xff\xfe"),
+        (codecs.BYTEA, b"\\000"),
+        (codecs.BYTEA, b"\\x0"),
+        (codecs.BYTEA, b"\\xzz"),
+        (codecs.TIMESTAMPTZ, b"2024-02-29 01:02:03-11"),
+    ],
+)
+def test_text_that_is_not_of_the_type_is_refused(oid, text):
+    with pytest.raises(BadText):
+        json_encoder(oid)(text)
+
+
+def test_the_arrow_type_of_every_codec():
+    for oid in codecs.CODECS:
+        assert arrow_type(column(1, "c", oid)) is not None
