@@ -1,0 +1,435 @@
+"""Start checks of a source, made before anything is created.
+
+``inspect_source`` reads the facts, ``find_problems`` judges them (pure), ``preflight`` does both
+and raises one error that lists everything, so that a person mends it all in one go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from cdc.codecs import is_supported
+from cdc.errors import CdcError, EnvironmentProblem, SourceRefused
+from cdc.names import TableId, quote_ident, quote_literal
+from connectors.postgres.catalog import (
+    ServerInfo,
+    TableDefinition,
+    read_tables,
+    server_info,
+)
+from connectors.postgres.publication import (
+    PublicationInfo,
+    create_sql,
+    differences,
+    inspect_publication,
+    quote_table,
+)
+from connectors.postgres.slot import SlotInfo, inspect_slot
+
+OLDEST_VERSION = 140000
+#: Columns of our own in the lake begin so.
+RESERVED_PREFIX = "_cdc_"
+#: OIDs below are the server's own objects.
+_FIRST_NORMAL_OID = 16384
+
+#: (code, problem, remedy) → the finding of the table at hand.
+_MakeFinding = Callable[[str, str, str], "Finding"]
+
+_NOT_TABLES = {
+    "p": ("partitioned", "is a partitioned table, which is not supported yet"),
+    "v": ("view", "is a view: its changes are not replicated"),
+    "m": ("materialized_view", "is a materialized view: its changes are not replicated"),
+    "f": ("foreign_table", "is a foreign table: its changes are not replicated"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem.
+
+    Args:
+        code: Stable word.
+        subject: The table, ``publication x``, ``slot x`` or ``server``.
+        problem: What is wrong, to be read after the subject.
+        remedy: The SQL or setting that mends it.
+        environment: The server or a permission is at fault, not a table.
+        of_table: The subject is a table.
+    """
+
+    code: str
+    subject: str
+    problem: str
+    remedy: str
+    environment: bool = False
+    of_table: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.problem} → {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """What ``inspect_source`` read: server, tables, publication and slot (None if absent)."""
+
+    server: ServerInfo
+    tables: dict[TableId, TableDefinition]
+    publication: PublicationInfo | None
+    slot: SlotInfo | None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a person should know although nothing is refused."""
+        found = [
+            f"{table.id}: generated columns are not replicated and are left out: "
+            + ", ".join(table.generated_columns)
+            for table in self.tables.values()
+            if table.generated_columns
+        ]
+        if self.server.encoding == "SQL_ASCII":
+            found.append(
+                "server: the database's encoding is SQL_ASCII; a value that is not UTF-8 will "
+                "stop the source"
+            )
+        return tuple(found)
+
+
+def inspect_source(
+    connection: psycopg.Connection[Any],
+    tables: Sequence[TableId],
+    publication: str,
+    slot: str,
+) -> SourceFacts:
+    """Read all facts that the checks need.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    return SourceFacts(
+        server=server_info(connection),
+        tables=read_tables(connection, tables, publication),
+        publication=inspect_publication(connection, publication),
+        slot=inspect_slot(connection, slot),
+    )
+
+
+def preflight(
+    connection: psycopg.Connection[Any],
+    *,
+    tables: Sequence[TableId],
+    publication: str,
+    manage: bool,
+    slot: str,
+    own_slot: bool = False,
+) -> SourceFacts:
+    """Refuse a source that cannot be captured as it is.
+
+    Args:
+        connection: As from ``client.connect_sql``.
+        tables: The tables of cdc.yaml.
+        publication: Its name.
+        manage: We may create it; otherwise it must be there as needed.
+        slot: The slot's name.
+        own_slot: A slot of that name, if there is one, is known to be ours.
+
+    Raises:
+        SourceRefused: Lists all findings.
+        EnvironmentProblem: The same, if the server or permissions alone are at fault.
+        CdcError: As ``failures.server_error``.
+    """
+    facts = inspect_source(connection, tables, publication, slot)
+    findings = find_problems(
+        facts,
+        tables=tables,
+        publication=publication,
+        manage=manage,
+        slot=slot,
+        own_slot=own_slot,
+    )
+    if findings:
+        raise refusal(findings)
+    return facts
+
+
+def refusal(findings: Sequence[Finding]) -> CdcError:
+    """One error for all findings; the code is theirs if they agree, else ``source_refused``."""
+    environment = all(finding.environment for finding in findings)
+    kind: type[CdcError] = EnvironmentProblem if environment else SourceRefused
+    codes = {finding.code for finding in findings}
+    code = codes.pop() if len(codes) == 1 else "source_refused"
+    if len(findings) == 1:
+        (finding,) = findings
+        return kind(
+            code,
+            f"{finding.subject}: {finding.problem}; nothing was created",
+            table=finding.subject if finding.of_table else None,
+            remedy=finding.remedy,
+        )
+    lines = "\n".join(f"  {finding}" for finding in findings)
+    return kind(
+        code,
+        f"{len(findings)} problems keep the source from being captured; nothing was created:\n"
+        f"{lines}",
+        remedy="mend each as written after its arrow, then start again",
+    )
+
+
+def find_problems(
+    facts: SourceFacts,
+    *,
+    tables: Sequence[TableId],
+    publication: str,
+    manage: bool,
+    slot: str,
+    own_slot: bool = False,
+) -> list[Finding]:
+    """All findings, the server's first, then table by table in the order of ``tables``."""
+    found = list(_server_problems(facts.server))
+    found += _slot_problems(facts, slot, own_slot)
+    for table in tables:
+        definition = facts.tables.get(table)
+        if definition is None:
+            found.append(
+                Finding(
+                    "table_missing",
+                    str(table),
+                    "does not exist in the database "
+                    f"{facts.server.database} (names are case-sensitive)",
+                    f"take {table} out of `tables` in cdc.yaml, or create it",
+                    of_table=True,
+                )
+            )
+        else:
+            found += table_problems(definition)
+            if not definition.readable:
+                found.append(_no_select(definition, facts.server.role))
+    found += _publication_problems(facts, tables, publication, manage)
+    return found
+
+
+def _server_problems(server: ServerInfo) -> Iterator[Finding]:
+    def finding(code: str, problem: str, remedy: str) -> Finding:
+        return Finding(code, "server", problem, remedy, environment=True)
+
+    if server.version < OLDEST_VERSION:
+        yield finding(
+            "server_too_old",
+            f"version {server.version // 10000} is not supported",
+            "upgrade to PostgreSQL 14 or newer",
+        )
+    if server.standby:
+        yield finding(
+            "server_is_standby", "it is a standby", "name the primary as `host` in cdc.yaml"
+        )
+    if server.wal_level != "logical":
+        yield finding(
+            "wal_level",
+            f"wal_level is {server.wal_level}, not logical",
+            "ALTER SYSTEM SET wal_level = 'logical'; then restart the server",
+        )
+    if not server.replication:
+        yield finding(
+            "no_replication_role",
+            f"the role {server.role} lacks the REPLICATION attribute",
+            f"ALTER ROLE {quote_ident(server.role)} REPLICATION;",
+        )
+    if server.used_senders >= server.max_senders:
+        yield finding(
+            "no_free_sender",
+            f"all {server.max_senders} WAL senders are in use",
+            f"ALTER SYSTEM SET max_wal_senders = {server.max_senders + 4}; then restart the server",
+        )
+
+
+def _slot_problems(facts: SourceFacts, slot: str, own_slot: bool) -> Iterator[Finding]:
+    server = facts.server
+    if facts.slot is None:
+        if server.used_slots >= server.max_slots:
+            yield Finding(
+                "no_free_slot",
+                "server",
+                f"all {server.max_slots} replication slots are in use",
+                f"ALTER SYSTEM SET max_replication_slots = {server.max_slots + 4}; then restart "
+                "the server; or drop an abandoned slot",
+                environment=True,
+            )
+    elif not own_slot:
+        yield Finding(
+            "slot_exists",
+            f"slot {slot}",
+            "exists already and is not ours",
+            "name another slot in cdc.yaml, or drop it if nobody needs it: "
+            f"SELECT pg_drop_replication_slot({quote_literal(slot)});",
+        )
+
+
+def table_problems(table: TableDefinition) -> Iterator[Finding]:
+    """What keeps one table from being captured."""
+    subject = str(table.id)
+    name = quote_table(table.id)
+
+    def finding(code: str, problem: str, remedy: str) -> Finding:
+        return Finding(code, subject, problem, remedy, of_table=True)
+
+    leave_out = f"take {table.id} out of `tables` in cdc.yaml"
+    if table.kind != "r":
+        code, problem = _NOT_TABLES.get(table.kind, ("not_a_table", "is not a table"))
+        yield finding(code, problem, leave_out)
+        return
+    if table.relid < _FIRST_NORMAL_OID:
+        yield finding("system_table", "is a table of the server itself", leave_out)
+        return
+    if table.persistence != "p":
+        word = "unlogged" if table.persistence == "u" else "temporary"
+        remedy = f"ALTER TABLE {name} SET LOGGED;" if word == "unlogged" else leave_out
+        yield finding(word, f"is {word}: its changes are not in the WAL", remedy)
+    if table.is_partition:
+        yield finding("partition", f"is a partition of {', '.join(table.parents)}", leave_out)
+    elif table.parents:
+        undo = " ".join(f"ALTER TABLE {name} NO INHERIT {parent};" for parent in table.parents)
+        yield finding("inherited", f"inherits from {', '.join(table.parents)}", undo)
+    if table.children:
+        yield finding("inherited", "has tables that inherit from it", leave_out)
+    if table.rows_hidden:
+        yield finding(
+            "row_security",
+            "row security would hide rows from our role",
+            f"ALTER ROLE … BYPASSRLS; or ALTER TABLE {name} DISABLE ROW LEVEL SECURITY;",
+        )
+    yield from _key_problems(table, finding)
+    yield from _column_problems(table, finding)
+
+
+def _key_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Finding]:
+    name = quote_table(table.id)
+    primary = table.primary_key
+    add_key = f"ALTER TABLE {name} ADD PRIMARY KEY (…);"
+    to_default = f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"
+    if table.identity == "n":
+        remedy = to_default if primary else f"{add_key} {to_default}"
+        yield finding("identity_nothing", "its replica identity is NOTHING", remedy)
+        return
+    if table.identity == "i" and table.identity_index is None:
+        yield finding(
+            "identity_nothing",
+            "the index of its replica identity was dropped, which leaves NOTHING",
+            to_default if primary else f"{add_key} {to_default}",
+        )
+        return
+    if table.identity == "f" and primary is None:
+        yield finding(
+            "full_without_primary_key", "has REPLICA IDENTITY FULL but no primary key", add_key
+        )
+        return
+    key = table.key
+    if key is None:
+        yield finding(
+            "no_key",
+            "has no primary key and no other replica identity, so an UPDATE or DELETE of it "
+            "would fail once it is published",
+            f"{add_key} or, with a unique index on NOT NULL columns: "
+            f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …;",
+        )
+        return
+    if key.deferrable:
+        listed = ", ".join(quote_ident(column) for column in key.columns)
+        yield finding(
+            "deferrable_key",
+            f"its key {key.name} is deferrable, so one transaction can swap keys",
+            f"ALTER TABLE {name} DROP CONSTRAINT {quote_ident(key.name)}, "
+            f"ADD PRIMARY KEY ({listed});",
+        )
+    if generated := sorted(set(key.columns) & set(table.generated_columns)):
+        yield finding(
+            "generated_key",
+            f"its key has generated columns, which are not replicated: {', '.join(generated)}",
+            f"choose a key of stored columns: {add_key}",
+        )
+
+
+def _column_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Finding]:
+    name = quote_table(table.id)
+    for column in table.published_columns:
+        quoted = quote_ident(column.name)
+        if not is_supported(column.type_oid):
+            yield finding(
+                "unsupported_type",
+                f"the type {column.type} of column {column.name} is not supported yet",
+                f"ALTER TABLE {name} ALTER COLUMN {quoted} TYPE text USING {quoted}::text; or "
+                f"take {table.id} out of `tables` in cdc.yaml",
+            )
+        if column.name.lower().startswith(RESERVED_PREFIX):
+            yield finding(
+                "reserved_column",
+                f"the column {column.name} has a name that we keep for our own columns",
+                f"ALTER TABLE {name} RENAME COLUMN {quoted} TO …;",
+            )
+    folded = Counter(column.name.lower() for column in table.published_columns)
+    for column in table.published_columns:
+        if folded[column.name.lower()] > 1:
+            # Spark and Delta take such names for one.
+            yield finding(
+                "ambiguous_column",
+                f"the name of column {column.name} differs from another only by case",
+                f"ALTER TABLE {name} RENAME COLUMN {quote_ident(column.name)} TO …;",
+            )
+
+
+def _no_select(table: TableDefinition, role: str) -> Finding:
+    return Finding(
+        "no_select",
+        str(table.id),
+        f"the role {role} may not read it",
+        f"GRANT USAGE ON SCHEMA {quote_ident(table.id.schema)} TO {quote_ident(role)}; "
+        f"GRANT SELECT ON {quote_table(table.id)} TO {quote_ident(role)};",
+        environment=True,
+        of_table=True,
+    )
+
+
+def _publication_problems(
+    facts: SourceFacts, tables: Sequence[TableId], publication: str, manage: bool
+) -> Iterator[Finding]:
+    subject = f"publication {publication}"
+    if facts.publication is not None:
+        # A table that cannot be published is told of by itself.
+        wanted = [
+            table
+            for table in tables
+            if (definition := facts.tables.get(table)) is not None and definition.kind == "r"
+        ]
+        for problem, remedy in differences(facts.publication, wanted):
+            yield Finding("publication_differs", subject, problem, remedy)
+        return
+    create = f"{create_sql(publication, tables)};"
+    if not manage:
+        yield Finding("publication_missing", subject, "does not exist", create)
+        return
+    server = facts.server
+    if not server.may_create:
+        yield Finding(
+            "no_publication_right",
+            subject,
+            f"the role {server.role} may not create it",
+            f"GRANT CREATE ON DATABASE {quote_ident(server.database)} TO "
+            f"{quote_ident(server.role)}; or let an owner run: {create}",
+            environment=True,
+        )
+    foreign = [
+        table
+        for table in tables
+        if (definition := facts.tables.get(table)) is not None and not definition.ours
+    ]
+    if foreign:
+        yield Finding(
+            "no_publication_right",
+            subject,
+            f"only the owner of {', '.join(map(str, foreign))} may publish it, "
+            f"and the role {server.role} is not",
+            f"let an owner run: {create}",
+            environment=True,
+        )
