@@ -1,0 +1,463 @@
+"""The transactional producer: whole transactions, with their end offsets known before commit.
+
+A delivery callback on every message halves throughput, so one message per partition is held
+back and only the last one of a transaction carries a callback; its offset + 1 is the end.
+The messages before it need none: a partition of an idempotent producer is written in order,
+and librdkafka refuses to commit a transaction of which any message failed, with or without
+callback (seen for messages over the broker's limit, for unknown partitions and for timeouts;
+tests/integration/test_log_producer.py holds it).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdc.errors import CdcError, LogError
+from cdc.log.kafka_errors import kafka_error, log_error, record_too_large
+from cdc.log.settings import client_settings
+
+log = structlog.get_logger(__name__)
+
+Headers = Sequence[tuple[str, bytes]]
+#: Topic to partition to the next offset.
+Ends = dict[str, dict[int, int]]
+
+_NEW, _READY, _OPEN, _SPENT = "new", "ready", "in a transaction", "spent"
+
+_BROKER_DEFAULT_MAX_BYTES: Final = 1_048_588
+_MIB: Final = 1024 * 1024
+# Upper bound of what Kafka adds to a record that is alone in its batch, and to a header.
+_RECORD_OVERHEAD, _HEADER_OVERHEAD = 128, 10
+# Blocking calls are cut into slices, so that ``waiting`` is called in between.
+_SLICE_SECONDS: Final = 0.5
+# Reports of delivered messages pile up, with the messages, until somebody polls.
+_SENDS_PER_POLL: Final = 500
+_ABORT_SECONDS: Final = 15.0
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class TransactionalProducer:
+    """A producer that writes in Kafka transactions only; not for use by several threads.
+
+    ``init()`` once, then ``begin() … send() … ends() … send_reported() … commit()``, again and
+    again. Whatever raises inside a transaction has aborted it (or the producer is spent: see
+    ``spent``); an error of ``commit`` with the code ``commit_unknown`` leaves open what became
+    of it, and only reading the log after the ``init()`` of a new producer tells.
+
+    Args:
+        bootstrap: ``host:port[,host:port…]``.
+        transactional_id: A newer producer of the same id fences this one.
+        security: ``log.security`` with its secrets resolved.
+        max_message_bytes: The smallest ``max.message.bytes`` of the topics written to.
+        queue_bytes: Bound of what waits in memory; raised to twice the largest record.
+        transaction_timeout: The broker aborts transactions that are open for longer, seconds.
+        waiting: Called about twice a second while a call waits for the broker, so that the
+            caller can keep other peers alive; may raise to give up.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        security: Mapping[str, str] | None = None,
+        *,
+        max_message_bytes: int = _BROKER_DEFAULT_MAX_BYTES,
+        queue_bytes: int = 32 * _MIB,
+        transaction_timeout: float = 60.0,
+        waiting: Callable[[], None] | None = None,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.max_message_bytes = max_message_bytes
+        self._bootstrap = bootstrap
+        self._timeout = transaction_timeout
+        self._waiting = waiting
+        self._state = _NEW
+        self._client_error: KafkaError | None = None
+        self._begun = 0.0
+        self._unpolled = 0
+        # (topic, partition) → (value, key, headers) of the newest message, not yet produced.
+        self._held: dict[tuple[str, int], tuple[bytes | None, bytes | None, Headers | None]] = {}
+        self._ends: Ends = {}
+        self._reported: dict[tuple[str, int], int] = {}
+        self._delivery_error: tuple[str, KafkaError] | None = None
+        # Ends of committed and open transactions; they only grow while topics stay themselves.
+        self._newest: dict[tuple[str, int], int] = {}
+        self._half_limit = max_message_bytes // 2
+        timeout_ms = int(transaction_timeout * 1000)
+        self._producer = Producer(
+            {
+                **client_settings(bootstrap, security),
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "message.timeout.ms": timeout_ms,
+                "acks": "all",
+                "enable.idempotence": True,
+                "compression.type": "lz4",
+                "linger.ms": 5,
+                "message.max.bytes": max_message_bytes,
+                "batch.size": max(1000, min(1_000_000, max_message_bytes - 4096)),
+                "queue.buffering.max.kbytes": max(queue_bytes, 2 * max_message_bytes) // 1024 + 1,
+                "error_cb": self._on_client_error,
+            }
+        )
+        self._produce = self._producer.produce
+
+    @property
+    def spent(self) -> bool:
+        """Whether only a new producer can go on: fenced, failed or of unknown outcome."""
+        return self._state == _SPENT
+
+    def init(self, timeout: float = 30.0) -> None:
+        """Register the transactional id: fences older producers, ends their transactions.
+
+        Raises:
+            EnvironmentProblem: ``kafka_unreachable``, ``kafka_denied``.
+            LogError: Anything else that the broker says.
+        """
+        if self._state != _NEW:
+            raise RuntimeError(f"init() of a producer that is {self._state}")
+        doing = f"registering transactional id {self.transactional_id} on {self._bootstrap}"
+        try:
+            self._retried(self._producer.init_transactions, timeout)
+        except KafkaException as problem:
+            self._state = _SPENT
+            cause = self._client_error or kafka_error(problem)
+            raise log_error(cause, doing, connecting=True) from None
+        self._state = _READY
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        if self._state != _READY:
+            raise RuntimeError(f"begin() of a producer that is {self._state}")
+        self._clear()
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as problem:
+            raise self._failed(problem, "beginning a transaction") from None
+        self._begun = _boot_time()
+        self._state = _OPEN
+
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+    ) -> None:
+        """Take a message into the transaction; the hot path.
+
+        Raises:
+            LogError: ``record_too_large`` for this message; any other error may belong to
+                messages before it.
+        """
+        if value is not None and len(value) > self._half_limit:
+            self._check_size(topic, partition, key, value, headers)
+        slot = (topic, partition)
+        held = self._held.get(slot)
+        self._held[slot] = (value, key, headers)
+        if held is None:
+            if self._state != _OPEN:
+                raise RuntimeError(f"send() of a producer that is {self._state}")
+            return
+        try:
+            self._produce(topic, held[0], held[1], partition, headers=held[2])
+        except BufferError:
+            self._produce_when_room(topic, partition, held, None)
+        except KafkaException as problem:
+            raise self._failed(problem, f"writing to topic {topic}", topic) from None
+        self._unpolled += 1
+        if self._unpolled >= _SENDS_PER_POLL:
+            self._unpolled = 0
+            self._producer.poll(0)
+
+    def ends(self) -> Ends:
+        """Send what is held back, wait until all is written, and say where it ends.
+
+        Returns:
+            For each partition written to since ``begin``, the offset after its last message.
+
+        Raises:
+            LogError: The transaction is aborted: a message was not delivered, came back
+                without an offset, or ended below an earlier one (``truncated_topic``).
+        """
+        self._must_be_open("ends()")
+        for (topic, partition), held in self._held.items():
+            try:
+                self._produce(
+                    topic,
+                    held[0],
+                    held[1],
+                    partition,
+                    headers=held[2],
+                    on_delivery=self._on_delivery,
+                )
+            except BufferError:
+                self._produce_when_room(topic, partition, held, self._on_delivery)
+            except KafkaException as problem:
+                raise self._failed(problem, f"writing to topic {topic}", topic) from None
+        sent = list(self._held)
+        self._held.clear()
+        self._flush()
+        for topic, partition in sent:
+            self._take_end(topic, partition)
+        return {topic: dict(parts) for topic, parts in self._ends.items()}
+
+    def send_reported(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None = None,
+    ) -> int:
+        """Send one message and wait for it.
+
+        Returns:
+            The offset after it.
+        """
+        self.send(topic, partition, key, value, headers)
+        return self.ends()[topic][partition]
+
+    def commit(self) -> None:
+        """Commit the transaction.
+
+        Raises:
+            LogError: ``commit_unknown`` when the broker does not answer (the producer is
+                spent and the transaction may or may not be there); ``producer_fenced``;
+                otherwise the transaction is aborted.
+        """
+        self._must_be_open("commit()")
+        if self._held:
+            raise RuntimeError("commit() before ends(): messages are held back")
+        # Once asked to commit, librdkafka takes no abort any more; so all that can be waited
+        # for is waited for first, and until an answer is there the producer counts as spent.
+        self._flush()
+        self._state = _SPENT
+        try:
+            self._retried(self._producer.commit_transaction, self._timeout)
+        except KafkaException as problem:
+            error = kafka_error(problem)
+            if error.txn_requires_abort() and not error.retriable():
+                self._state = _OPEN
+            elif not error.fatal():
+                raise LogError(
+                    "commit_unknown",
+                    f"Kafka does not answer a commit ({error.name()}): it may have happened",
+                    remedy="start again from the last frontier in the log",
+                ) from None
+            raise self._failed(problem, "committing a transaction") from None
+        for topic, parts in self._ends.items():
+            for partition, end in parts.items():
+                self._newest[topic, partition] = end
+        self._clear()
+        self._state = _READY
+
+    def abort(self) -> None:
+        """Abort the transaction, if one is open; a spent producer has none to abort.
+
+        Raises:
+            LogError: The abort did not get through; the producer is spent.
+        """
+        if self._state != _OPEN:
+            return
+        self._clear()
+        self._state = _SPENT
+        try:
+            self._retried(self._producer.abort_transaction, _ABORT_SECONDS)
+        except KafkaException as problem:
+            raise log_error(problem, "aborting a transaction") from None
+        self._state = _READY
+
+    def too_large(self, key: bytes | None, value: bytes | None, headers: Headers | None) -> bool:
+        """Whether a message, uncompressed, may exceed the limit of the topics."""
+        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        for name, text in headers or ():
+            size += _HEADER_OVERHEAD + len(name) + len(text)
+        return size > self.max_message_bytes
+
+    def close(self) -> None:
+        """Abort what is open, as far as the broker answers, and let go of the client."""
+        try:
+            self.abort()
+        except CdcError as error:
+            log.warning("abort at close failed", code=error.code)
+        self._state = _SPENT
+        self._clear()
+        try:
+            self._producer.purge()
+            self._producer.poll(0)
+        except KafkaException as problem:
+            # A fenced client says so at every call; there is nothing left to lose.
+            log.debug("client closed", reason=kafka_error(problem).name())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- inside ---
+
+    def _must_be_open(self, call: str) -> None:
+        if self._state != _OPEN:
+            raise RuntimeError(f"{call} of a producer that is {self._state}")
+
+    def _clear(self) -> None:
+        self._held.clear()
+        self._ends = {}
+        self._reported.clear()
+        self._delivery_error = None
+
+    def _check_size(
+        self, topic: str, partition: int, key: bytes | None, value: bytes, headers: Headers | None
+    ) -> None:
+        if self.too_large(key, value, headers):
+            self._abort_quietly()
+            raise record_too_large(
+                f"a record of {len(value)} bytes for topic {topic}[{partition}] exceeds "
+                f"its limit of {self.max_message_bytes} bytes"
+            )
+
+    def _produce_when_room(
+        self,
+        topic: str,
+        partition: int,
+        held: tuple[bytes | None, bytes | None, Headers | None],
+        on_delivery: Callable[[KafkaError | None, Message], None] | None,
+    ) -> None:
+        called = time.monotonic()
+        while True:
+            try:
+                self._producer.poll(0.1)
+                self._produce(
+                    topic, held[0], held[1], partition, headers=held[2], on_delivery=on_delivery
+                )
+                return
+            except BufferError:
+                # Bounded: messages that cannot be delivered time out and make room.
+                now = time.monotonic()
+                if self._waiting is not None and now - called > _SLICE_SECONDS:
+                    called = now
+                    self._waiting()
+            except KafkaException as problem:
+                raise self._failed(problem, f"writing to topic {topic}", topic) from None
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if error is not None:
+            self._delivery_error = self._delivery_error or (topic, error)
+        elif offset is not None and offset >= 0:
+            self._reported[topic, partition] = offset + 1
+
+    def _on_client_error(self, error: KafkaError) -> None:
+        self._client_error = error
+        log.debug("kafka client", reason=error.name(), fatal=error.fatal())
+
+    def _take_end(self, topic: str, partition: int) -> None:
+        end = self._reported.get((topic, partition))
+        if end is None:
+            self._abort_quietly()
+            raise LogError(
+                "transaction_aborted",
+                f"Kafka did not say where a message for {topic}[{partition}] was written",
+            )
+        earlier = max(
+            self._newest.get((topic, partition), 0), self._ends.get(topic, {}).get(partition, 0)
+        )
+        if end <= earlier:
+            self._abort_quietly()
+            raise LogError(
+                "truncated_topic",
+                f"topic {topic}[{partition}] ends at {end}, below its earlier end {earlier}",
+                remedy="the topic was truncated or created again: it needs a new load",
+            )
+        self._ends.setdefault(topic, {})[partition] = end
+
+    def _flush(self) -> None:
+        deadline = time.monotonic() + self._timeout + 5
+        try:
+            while self._producer.flush(_SLICE_SECONDS) > 0:
+                if time.monotonic() > deadline:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+                if self._waiting is not None:
+                    self._waiting()
+        except KafkaException as problem:
+            raise self._failed(problem, "waiting for messages to be written") from None
+        if self._delivery_error is not None:
+            topic, error = self._delivery_error
+            raise self._failed(KafkaException(error), f"writing to topic {topic}", topic)
+
+    def _retried(self, call: Callable[[float], Any], timeout: float) -> None:
+        """Call again after each time slice and each retriable error, until ``timeout``.
+
+        librdkafka's contract: a call that timed out resumes when called again.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                call(_SLICE_SECONDS)
+                return
+            except KafkaException as problem:
+                error = kafka_error(problem)
+                if not error.retriable() or time.monotonic() > deadline:
+                    raise
+                if error.code() != KafkaError._TIMED_OUT:  # noqa: SLF001
+                    time.sleep(0.05)
+            if self._waiting is not None:
+                self._waiting()
+
+    def _failed(self, problem: KafkaException, doing: str, topic: str | None = None) -> CdcError:
+        """Abort as far as possible and make our error, with librdkafka's own cause."""
+        error = self._cause(kafka_error(problem))
+        mapped = log_error(error, doing, topic=topic)
+        if error.fatal() or mapped.code == "producer_fenced":
+            self._state = _SPENT
+            if mapped.code == "producer_fenced" and self._expired():
+                # The broker fences a producer whose transaction it timed out, and says the
+                # same as when another one has taken over.
+                return LogError(
+                    "transaction_expired",
+                    f"a transaction was open for longer than {self._timeout:.0f} s and Kafka "
+                    f"ended it, while {doing}",
+                )
+        else:
+            self._abort_quietly()
+        return mapped
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """What is behind "erroneous state" and "fatal error", which produce() reports."""
+        code = error.code()
+        if self._state == _OPEN and code in (KafkaError._STATE, KafkaError._FATAL):  # noqa: SLF001
+            # Not a commit: librdkafka left the state in which one can succeed, for good.
+            try:
+                self._producer.commit_transaction(_SLICE_SECONDS)
+            except KafkaException as cause:
+                return kafka_error(cause)
+        return error
+
+    def _expired(self) -> bool:
+        return self._begun > 0 and _boot_time() - self._begun >= self._timeout
+
+    def _abort_quietly(self) -> None:
+        """Abort while another error is on its way; failing that the producer is spent."""
+        try:
+            self.abort()
+        except CdcError as error:
+            log.warning("abort failed", code=error.code)
+
+
+def _boot_time() -> float:
+    """Seconds that also pass while the machine sleeps."""
+    return time.clock_gettime(_BOOT_CLOCK)
