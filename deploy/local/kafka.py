@@ -6,60 +6,25 @@ import base64
 import os
 import shutil
 import signal
-import socket
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import structlog
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from cdc.errors import EnvironmentProblem
 from deploy.jars import jar_folder
 from deploy.local.java import find_java
 from deploy.local.ports import choose_port, is_free
 from deploy.local.process import ServerProcess, tail
+from deploy.local.ready import KafkaProbe
+from deploy.local.settings import KAFKA
 from deploy.local.state import KafkaState, read_json, write_json
 
 log = structlog.get_logger(__name__)
 
 _HOST = "127.0.0.1"
-_SETTINGS = """\
-# Written at every start.
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{host}:{controller_port}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-log.dirs={data_dir}
-auto.create.topics.enable=false
-num.partitions=1
-default.replication.factor=1
-min.insync.replicas=1
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-message.max.bytes=16777216
-replica.fetch.max.bytes=16777216
-group.initial.rebalance.delay.ms=0
-num.network.threads=2
-num.io.threads=4
-log.cleaner.threads=1
-log.cleaner.dedupe.buffer.size=16777216
-log.cleaner.backoff.ms=5000
-log.segment.delete.delay.ms=1000
-auto.leader.rebalance.enable=false
-"""
 _LOGGING = """\
 rootLogger.level = WARN
 rootLogger.appenderRef.file.ref = file
@@ -158,8 +123,7 @@ class KafkaBroker:
                 (no answer within ``timeout`` seconds).
         """
         deadline = time.monotonic() + timeout
-        port = self._record()["port"]
-        admin: AdminClient | None = None
+        probe = KafkaProbe(_HOST, self._record()["port"])
         while True:
             if not self.running():
                 said = tail(self.log_path, ("ERROR", "FATAL", "Exception"))
@@ -169,22 +133,8 @@ class KafkaBroker:
                     f"the Kafka broker ended while starting: {said or 'no message'}",
                     remedy=f"read {self.log_path} and {self.console_path}",
                 )
-            if admin is None and _listens(port):
-                # Not before: the client would wait out its reconnect backoff.
-                admin = AdminClient(
-                    {
-                        "bootstrap.servers": f"{_HOST}:{port}",
-                        "broker.address.family": "v4",
-                        "reconnect.backoff.max.ms": 100,
-                        "log_level": 0,
-                    }
-                )
-            if admin is not None:
-                try:
-                    if admin.list_topics(timeout=2).brokers:
-                        return
-                except KafkaException:
-                    pass  # not yet; judged by the deadline below
+            if probe.answers():
+                return
             if time.monotonic() >= deadline:
                 raise EnvironmentProblem(
                     "kafka_not_ready",
@@ -308,15 +258,17 @@ class KafkaBroker:
         return record
 
     def _write_properties(self, data_dir: Path, record: dict[str, Any]) -> None:
-        self._properties.write_text(
-            _SETTINGS.format(
-                host=_HOST,
-                port=record["port"],
-                controller_port=record["controller_port"],
-                # A properties file takes a backslash for an escape.
-                data_dir=str(data_dir).replace("\\", "\\\\"),
-            )
-        )
+        port, controller_port = record["port"], record["controller_port"]
+        listener = f"PLAINTEXT://{_HOST}:{port}"
+        values = KAFKA | {
+            "controller.quorum.voters": f"1@{_HOST}:{controller_port}",
+            "listeners": f"{listener},CONTROLLER://{_HOST}:{controller_port}",
+            "advertised.listeners": listener,
+            # A properties file takes a backslash for an escape.
+            "log.dirs": str(data_dir).replace("\\", "\\\\"),
+        }
+        lines = [f"{name}={value}\n" for name, value in values.items()]
+        self._properties.write_text("# Written at every start.\n" + "".join(lines))
 
     def _spawn(
         self, java: Path, main_class: str, arguments: list[str], *, die: bool = False
@@ -343,9 +295,3 @@ class KafkaBroker:
             },
             die_signal=signal.SIGKILL if die or self._die_with_parent else None,
         )
-
-
-def _listens(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        return probe.connect_ex((_HOST, port)) == 0

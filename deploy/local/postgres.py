@@ -12,13 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import structlog
 
 from cdc.errors import EnvironmentProblem
 from deploy.local.binaries import Binaries, find_binaries
+from deploy.local.databases import create_database, drop_database
 from deploy.local.ports import choose_port, is_free
 from deploy.local.process import Account, ServerProcess, server_account, tail
+from deploy.local.ready import postgres_answers
+from deploy.local.settings import POSTGRES
 from deploy.local.state import PostgresState, read_json, write_json
 
 log = structlog.get_logger(__name__)
@@ -27,26 +29,6 @@ USER = "postgres"
 DATABASE = "postgres"
 _HOST = "127.0.0.1"
 _SOCKET_PATH_LIMIT = 107
-_SETTINGS = """\
-# Written at every start.
-listen_addresses = '{host}'
-port = {port}
-unix_socket_directories = '{socket_dir}'
-wal_level = logical
-max_replication_slots = 20
-max_wal_senders = 20
-max_connections = 100
-max_prepared_transactions = 10
-password_encryption = 'scram-sha-256'
-shared_buffers = '64MB'
-max_wal_size = '512MB'
-fsync = {fsync}
-timezone = 'UTC'
-log_timezone = 'UTC'
-lc_messages = 'C'
-logging_collector = off
-log_line_prefix = '%m [%p] '
-"""
 
 
 class PostgresServer:
@@ -145,16 +127,14 @@ class PostgresServer:
                     f"Postgres ended while starting: {said or 'no message'}",
                     remedy=f"read {self.log_path}",
                 )
-            try:
-                with psycopg.connect(**self.conninfo(), connect_timeout=2):
-                    return
-            except psycopg.OperationalError:
-                if time.monotonic() >= deadline:
-                    raise EnvironmentProblem(
-                        "postgres_not_ready",
-                        f"Postgres did not answer within {timeout:.0f} s",
-                        remedy=f"read {self.log_path}",
-                    ) from None
+            if postgres_answers(self.conninfo()):
+                return
+            if time.monotonic() >= deadline:
+                raise EnvironmentProblem(
+                    "postgres_not_ready",
+                    f"Postgres did not answer within {timeout:.0f} s",
+                    remedy=f"read {self.log_path}",
+                )
             time.sleep(0.05)
 
     def stop(self, timeout: float = 30) -> None:
@@ -247,41 +227,12 @@ class PostgresServer:
             options: The rest of CREATE DATABASE, for instance ``encoding 'latin1' template
                 template0``.
         """
-        with psycopg.connect(**self.conninfo(), autocommit=True) as connection:
-            connection.execute(
-                psycopg.sql.SQL("create database {} {}").format(
-                    psycopg.sql.Identifier(name),
-                    psycopg.sql.SQL(options),
-                )
-            )
+        create_database(self.conninfo(), name, options)
         return self.conninfo(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database with its connections and its inactive replication slots."""
-        with psycopg.connect(**self.conninfo(), autocommit=True) as connection:
-            connection.execute(
-                "select pg_terminate_backend(active_pid) from pg_replication_slots"
-                " where database = %s and active_pid is not null",
-                [name],
-            )
-            deadline = time.monotonic() + 10
-            while True:
-                try:
-                    connection.execute(
-                        "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
-                        " where database = %s",
-                        [name],
-                    )
-                    break
-                except psycopg.errors.ObjectInUse:
-                    if time.monotonic() >= deadline:
-                        raise
-                    time.sleep(0.05)
-            connection.execute(
-                psycopg.sql.SQL("drop database if exists {} with (force)").format(
-                    psycopg.sql.Identifier(name)
-                )
-            )
+        """Drop a database with its connections and its replication slots."""
+        drop_database(self.conninfo(), name)
 
     def _record(self) -> dict[str, Any]:
         record = read_json(self._record_path)
@@ -404,14 +355,18 @@ class PostgresServer:
         self, binaries: Binaries, account: Account | None, port: int, socket_dir: Path
     ) -> ServerProcess:
         settings = self.data_dir / "cdc.conf"
-        settings.write_text(
-            _SETTINGS.format(
-                host=_HOST,
-                port=port,
-                socket_dir=str(socket_dir).replace("'", "''"),
-                fsync="on" if self._fsync else "off",
-            )
-        )
+        values = POSTGRES | {
+            "listen_addresses": _HOST,
+            "port": str(port),
+            "unix_socket_directories": str(socket_dir),
+            "fsync": "on" if self._fsync else "off",
+            "lc_messages": "C",
+            "logging_collector": "off",
+            "log_line_prefix": "%m [%p] ",
+        }
+        quoted = {name: value.replace("'", "''") for name, value in values.items()}
+        lines = [f"{name} = '{value}'\n" for name, value in quoted.items()]
+        settings.write_text("# Written at every start.\n" + "".join(lines))
         if account:
             os.chown(settings, account.uid, account.gid)
         return ServerProcess.spawn(
