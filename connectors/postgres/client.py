@@ -176,7 +176,9 @@ class ReplicationClient:
             f"DROP_REPLICATION_SLOT {quote_ident(slot)}", "drop the replication slot", slot
         )
 
-    def start_replication(self, slot: str, lsn: int, publication: str) -> None:
+    def start_replication(
+        self, slot: str, lsn: int, publication: str, *, messages: bool = False
+    ) -> None:
         """Start streaming; from here on only read, send and close may be used.
 
         Args:
@@ -184,11 +186,14 @@ class ReplicationClient:
             lsn: Where to start; Postgres silently moves a value below the slot's
                 confirmed_flush_lsn up to it.
             publication: Name of the publication.
+            messages: Ask for LogicalMessage, too.
 
         Raises:
             CdcError: ``slot_missing``, ``slot_active``, ``slot_lost``, ``no_permission``, …
         """
         options = f"proto_version '1', publication_names {quote_literal(quote_ident(publication))}"
+        if messages:
+            options += ", messages 'true'"
         command = (
             f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {format_lsn(lsn)} ({options})"
         )
