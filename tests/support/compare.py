@@ -1,0 +1,107 @@
+"""Rows of a table as the source, the log and the lake hold them, in comparable form.
+
+The source is read by psycopg in its own types, not by our codecs, so that an error in them shows.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import psycopg
+from psycopg import sql
+
+from cdc import codecs
+from cdc.fold import fold
+from cdc.log.reader import LogReader
+
+_AS_TEXT = (codecs.UUID, codecs.JSON, codecs.JSONB)
+
+
+def normal(column, value):
+    """A value that compares equal exactly when the column's values are the same."""
+    if value is None:
+        return None
+    if column.type_oid == codecs.FLOAT4:
+        return repr(struct.unpack("f", struct.pack("f", value))[0])
+    if column.type_oid == codecs.FLOAT8:
+        return repr(value)
+    if codecs.delta_type(column).startswith("DECIMAL"):
+        return value.normalize()
+    return value
+
+
+def by_key(schema, rows):
+    """Rows (dicts of Python values) by key, normalised; a key seen twice is a failure."""
+    keyed = {}
+    for row in rows:
+        held = {c.name: normal(c, row[c.name]) for c in schema.columns}
+        key = tuple(held[name] for name in schema.key)
+        assert key not in keyed, f"two rows of one key in {schema.id}"
+        keyed[key] = held
+    return keyed
+
+
+def source_rows(conninfo, schema):
+    """What Postgres holds."""
+    fields = [
+        sql.SQL("{}::text").format(sql.Identifier(c.name))
+        if c.type_oid in _AS_TEXT or _is_text_numeric(c)
+        else sql.Identifier(c.name)
+        for c in schema.columns
+    ]
+    query = sql.SQL("select {} from only {}").format(
+        sql.SQL(", ").join(fields), sql.Identifier(schema.schema, schema.table)
+    )
+    with psycopg.connect(**conninfo, options="-c TimeZone=UTC") as connection:
+        found = connection.execute(query).fetchall()
+    return by_key(schema, (dict(zip(schema.column_names, row, strict=True)) for row in found))
+
+
+def _is_text_numeric(column):
+    return column.type_oid == codecs.NUMERIC and codecs.delta_type(column) == "STRING"
+
+
+def log_rows(bootstrap, source, table, prefix=""):
+    """The table's whole topic, folded up to the newest frontier; and its schema."""
+    with LogReader(bootstrap, prefix=prefix) as reader:
+        frontier = reader.frontier(source)
+        control = reader.control_state(source, frontier.record.control_end)
+        record = control.tables[table]
+        schema = control.schema_at(table, record.load, frontier.position)
+        records = [
+            found
+            for partition, end in frontier.ends[record.topic].items()
+            for found in reader.records(record.topic, partition, 0, end)
+        ]
+    assert_positions_grow(records)
+    truncate = control.newest_truncate(table, record.load, frontier.position)
+    rows = (
+        {c.name: _value(c, outcome.row.get(c.name)) for c in schema.columns}
+        for outcome in fold(records, frontier.position, truncate).values()
+        if outcome.row is not None
+    )
+    return schema, by_key(schema, rows)
+
+
+def _value(column, value):
+    return None if value is None else codecs.from_json(column)(value)
+
+
+def assert_positions_grow(records):
+    """Per key, the position never goes back with the offset; keys keep their partition."""
+    newest = {}
+    for record in sorted(records, key=lambda r: (r.partition, r.offset)):
+        partition, position = newest.get(record.key, (record.partition, record.position))
+        assert partition == record.partition, "a key changed its partition"
+        assert position <= record.position, "a key's position went back"
+        newest[record.key] = (record.partition, record.position)
+
+
+def assert_same(expected, found, what):
+    """Both sides have the same rows; the message names keys and columns only."""
+    missing, extra = expected.keys() - found.keys(), found.keys() - expected.keys()
+    assert not missing, f"{what}: {len(missing)} keys are missing, such as {min(missing)}"
+    assert not extra, f"{what}: {len(extra)} keys too many, such as {min(extra)}"
+    for key, row in expected.items():
+        wrong = [name for name, value in row.items() if found[key][name] != value]
+        assert not wrong, f"{what}: key {key} differs in {wrong}"

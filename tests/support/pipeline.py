@@ -1,0 +1,178 @@
+"""A pipeline of real processes over the test stack: capture, apply, the daemon, the CLI."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+
+from cdc.errors import CdcError
+from cdc.log.reader import LogReader
+from cdc.position import parse_lsn
+
+SOURCE = "shop"
+
+
+class Pipeline:
+    """One project with one source, in a folder of its own.
+
+    Args:
+        folder: For cdc.yaml, the lake and the logs.
+        bootstrap: Kafka.
+        conninfo: libpq keywords of the source database.
+        tables: TableIds to capture.
+        prefix: Of the topics, unique on a shared broker.
+    """
+
+    def __init__(self, folder, bootstrap, conninfo, tables, *, prefix, partitions=1, interval="2s"):
+        self.folder = Path(folder)
+        self.bootstrap = bootstrap
+        self.conninfo = dict(conninfo)
+        self.prefix = prefix
+        self.config_path = self.folder / "cdc.yaml"
+        self._children = {}
+        password = self.folder / "password"
+        password.write_text(self.conninfo.get("password", ""))
+        password.chmod(0o600)
+        self.config_path.write_text(
+            f"""project: test
+log: {{bootstrap_servers: "{bootstrap}", topic_prefix: "{prefix}", partitions: {partitions}}}
+lake: {{path: ./lake}}
+spark: {{master: "local[2]", driver_memory: 1g}}
+apply: {{interval: {interval}}}
+sources:
+  {SOURCE}:
+    kind: postgres
+    host: {self.conninfo["host"]}
+    port: {self.conninfo["port"]}
+    database: {self.conninfo["dbname"]}
+    user: {self.conninfo["user"]}
+    password: {{file: ./password}}
+    tables: [{", ".join(str(t) for t in tables)}]
+"""
+        )
+
+    # --- processes ---
+
+    def start(self, name, *arguments, env=None):
+        """Start ``python -m …``; its output goes to a file of its own."""
+        log = (self.folder / f"{name}.log").open("ab")
+        with log:
+            self._children[name] = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env={**os.environ, **(env or {})},
+            )
+        return self._children[name]
+
+    def start_capture(self, env=None):
+        module = ("-m", "cdc.daemon.capture_child")
+        return self.start(
+            "capture", *module, "--config", str(self.config_path), "--source", SOURCE, env=env
+        )
+
+    def start_apply(self, env=None):
+        module = ("-m", "cdc.daemon.apply_child")
+        return self.start("apply", *module, "--config", str(self.config_path), env=env)
+
+    def start_daemon(self, env=None):
+        return self.start("daemon", "-m", "cdc.cli.main", "-c", str(self.config_path), "start")
+
+    def cli(self, *arguments, check=True, timeout=120):
+        """Run ``cdc …`` and return the completed process."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cdc.cli.main", "-c", str(self.config_path), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            timeout=timeout,
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def query(self, sql):
+        """Rows of ``cdc query --json``."""
+        return json.loads(self.cli("query", "--json", sql).stdout)["result"]["rows"]
+
+    def kill9(self, name):
+        child = self._children.pop(name)
+        child.kill()
+        child.wait(10)
+
+    def stop(self, name, timeout=40):
+        """SIGTERM; returns the exit code."""
+        child = self._children.pop(name)
+        child.send_signal(signal.SIGTERM)
+        return child.wait(timeout)
+
+    def wait_exit(self, name, timeout=60):
+        """Wait until a child ends by itself; returns its exit code."""
+        return self._children.pop(name).wait(timeout)
+
+    def running(self, name):
+        return name in self._children and self._children[name].poll() is None
+
+    def output(self, name):
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / f"{name}.log").read_text()
+        return ""
+
+    def close(self):
+        for name in list(self._children):
+            self.kill9(name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    # --- questions ---
+
+    def frontier(self):
+        """The newest frontier, or None."""
+        with LogReader(self.bootstrap, prefix=self.prefix) as reader:
+            return reader.frontier(SOURCE)
+
+    def source_lsn(self):
+        """Where the source's WAL ends now."""
+        with psycopg.connect(**self.conninfo, autocommit=True) as connection:
+            return parse_lsn(connection.execute("select pg_current_wal_lsn()").fetchone()[0])
+
+    def wait_captured(self, timeout=60):
+        """Wait until the log is complete up to what the source holds now.
+
+        A small transaction marks the moment: a quiet source's WAL may end in a record that
+        no keepalive reports.
+        """
+        target = self.source_lsn()
+        self.wait_until(
+            lambda: (view := self.frontier()) is not None and view.record.end_lsn >= target,
+            timeout,
+            f"the frontier to reach {target:X}",
+            watch="capture",
+        )
+
+    def wait_until(self, condition, timeout, what, watch=None):
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            with contextlib.suppress(CdcError, psycopg.OperationalError):
+                if condition():
+                    return
+            if watch is not None and not self.running(watch):
+                raise AssertionError(f"{watch} ended: {self.output(watch)[-3000:]}")
+            time.sleep(0.1)
+        tail = "".join(f"\n--- {n}\n{self.output(n)[-3000:]}" for n in self._children)
+        raise AssertionError(f"waited {timeout} s for {what}{tail}")
