@@ -1,0 +1,75 @@
+"""Fixtures of all tests, and what a run selects."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.support.stack import Stack, open_stack
+from tests.support.stages import Stages
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also run the tests marked full")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Stages(config.rootpath), "cdc-stages")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    fixtures = {"stack": "stack", "own_stack": "stack", "spark": "spark"}
+    for item in items:
+        for name in getattr(item, "fixturenames", ()):
+            if name in fixtures:
+                item.add_marker(fixtures[name])
+    if config.getoption("--full") or config.option.markexpr:
+        return
+    long = [item for item in items if item.get_closest_marker("full")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One Postgres and one broker for the whole run. Do not kill these: use own_stack."""
+    with open_stack(tmp_path_factory.mktemp("stack")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def database(stack: Stack) -> Iterator[dict[str, Any]]:
+    """Conninfo of a fresh database, dropped afterwards with its slots."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    conninfo = stack.postgres.create_database(name)
+    yield conninfo
+    stack.postgres.drop_database(name)
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """A topic prefix that no other test has."""
+    return f"t{uuid.uuid4().hex[:12]}."
+
+
+@pytest.fixture
+def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Stack]]:
+    """Starts servers that belong to the test alone, to be killed and paused."""
+    with ExitStack() as cleanup:
+        yield lambda: cleanup.enter_context(open_stack(tmp_path_factory.mktemp("own-stack")))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One Spark session for the whole run."""
+    # Only here: Spark's Python is slow to import.
+    from spark_jobs.session import build_session
+
+    session = build_session("local[2]", "2g", {})
+    yield session
+    session.stop()
