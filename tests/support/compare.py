@@ -63,7 +63,7 @@ def _is_text_numeric(column):
 
 def log_rows(bootstrap, source, table, prefix=""):
     """The table's whole topic, folded up to the newest frontier; and its schema."""
-    with LogReader(bootstrap, prefix=prefix) as reader:
+    with LogReader(bootstrap, topic_prefix=prefix) as reader:
         frontier = reader.frontier(source)
         control = reader.control_state(source, frontier.record.control_end)
         record = control.tables[table]

@@ -143,7 +143,7 @@ sources:
 
     def frontier(self):
         """The newest frontier, or None."""
-        with LogReader(self.bootstrap, prefix=self.prefix) as reader:
+        with LogReader(self.bootstrap, topic_prefix=self.prefix) as reader:
             return reader.frontier(SOURCE)
 
     def source_lsn(self):
