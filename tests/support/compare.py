@@ -105,3 +105,10 @@ def assert_same(expected, found, what):
     for key, row in expected.items():
         wrong = [name for name, value in row.items() if found[key][name] != value]
         assert not wrong, f"{what}: key {key} differs in {wrong}"
+
+
+def assert_log_is_source(pipeline, tables):
+    """Every table's topic, folded, has the rows that Postgres has."""
+    for table in tables:
+        schema, rows = log_rows(pipeline.bootstrap, pipeline.source, table, pipeline.prefix)
+        assert_same(source_rows(pipeline.conninfo, schema), rows, f"log of {table}")

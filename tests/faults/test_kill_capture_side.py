@@ -1,0 +1,70 @@
+"""kill -9 of capture, the broker and Postgres under load: nothing missing, nothing goes back."""
+
+import random
+import time
+
+import pytest
+
+from tests.support import workload
+from tests.support.compare import assert_log_is_source
+from tests.support.pipeline import SOURCE, Pipeline
+from tests.support.watch import ConfirmedWatch
+
+ROUNDS = 5
+
+
+@pytest.fixture
+def loaded(own_stack, tmp_path):
+    """A pipeline that streams, on servers that may be killed."""
+    stack = own_stack()
+    conninfo = stack.postgres.create_database("shop")
+    workload.create(conninfo)
+    with Pipeline(tmp_path, stack.bootstrap, conninfo, workload.TABLES, prefix="k.") as pipeline:
+        pipeline.start_capture()
+        pipeline.wait_captured()
+        yield stack, pipeline
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("victim", ["capture", "broker", "postgres"])
+def test_a_kill_under_load_loses_nothing(loaded, victim):
+    stack, pipeline = loaded
+    rng = random.Random(f"kill {victim}")
+    with ConfirmedWatch(pipeline, f"cdc_test_{SOURCE}") as watch:
+        with workload.Writers(pipeline.conninfo, writers=2, seed=3, pause=0.002):
+            for _ in range(ROUNDS):
+                time.sleep(rng.uniform(0.3, 2.0))
+                if victim == "capture":
+                    pipeline.kill9("capture")
+                elif victim == "broker":
+                    stack.kafka.kill9()
+                    time.sleep(rng.uniform(0, 1))
+                    stack.kafka.start()
+                else:
+                    stack.postgres.kill9()
+                    time.sleep(rng.uniform(0, 0.5))
+                    stack.postgres.start()
+                revive(pipeline)
+        revive(pipeline)
+        wait_captured(pipeline)
+    watch.assert_held()
+    assert pipeline.stop("capture") == 0
+    assert_log_is_source(pipeline, workload.TABLES)
+
+
+def revive(pipeline):
+    """What the daemon does: start capture again when it has ended."""
+    if not pipeline.running("capture"):
+        pipeline.start_capture()
+
+
+def wait_captured(pipeline, timeout=120):
+    """Wait for the log, starting capture again whenever it gives up on a dead server."""
+    target = pipeline.source_lsn()
+
+    def captured():
+        revive(pipeline)
+        view = pipeline.frontier()
+        return view is not None and view.record.end_lsn >= target
+
+    pipeline.wait_until(captured, timeout, f"the frontier to reach {target:X}")
