@@ -54,9 +54,7 @@ def told(message: Message, tables: dict[int, str], types: dict[int, str]) -> lis
             return ["commit"]
         case Relation(relid, namespace, name, identity, columns):
             assert tables[relid] == name
-            listed = [
-                [c.name, _type_text(types[c.type_oid], c.name), c.typmod, c.in_key] for c in columns
-            ]
+            listed = [[c.name, types[c.type_oid], c.typmod, c.in_key] for c in columns]
             return ["relation", namespace, name, identity, listed]
         case Type(type_oid, namespace, name):
             assert types[type_oid] == f"{namespace}.{name}"
