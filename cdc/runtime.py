@@ -29,7 +29,11 @@ def state_folder(config: Config, *parts: str) -> Path:
     Raises:
         EnvironmentProblem: ``state_folder``, when it cannot be made.
     """
-    folder = config.state_dir
+    return make_state_folder(config.state_dir, *parts)
+
+
+def make_state_folder(folder: Path, *parts: str) -> Path:
+    """As ``state_folder``, for commands that need no configuration."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for part in parts:
