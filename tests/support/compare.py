@@ -8,11 +8,14 @@ from __future__ import annotations
 import struct
 
 import psycopg
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 from psycopg import sql
 
 from cdc import codecs
 from cdc.fold import fold
 from cdc.log.reader import LogReader
+from cdc.names import lake_folder
 
 _AS_TEXT = (codecs.UUID, codecs.JSON, codecs.JSONB)
 
@@ -112,3 +115,21 @@ def assert_log_is_source(pipeline, tables):
     for table in tables:
         schema, rows = log_rows(pipeline.bootstrap, pipeline.source, table, pipeline.prefix)
         assert_same(source_rows(pipeline.conninfo, schema), rows, f"log of {table}")
+
+
+def delta_rows(pipeline, table):
+    """The replica as another engine reads it (deltalake's own), and its schema."""
+    with LogReader(pipeline.bootstrap, topic_prefix=pipeline.prefix) as reader:
+        view = reader.frontier(pipeline.source)
+        control = reader.control_state(pipeline.source, view.record.control_end)
+    schema = control.newest_schema(table, control.tables[table].load)
+    replica = DeltaTable(lake_folder(str(pipeline.lake), pipeline.source, *table))
+    found = QueryBuilder().register("t", replica).execute("select * from t")
+    return schema, by_key(schema, pa.table(found.read_all()).to_pylist())
+
+
+def assert_delta_is_source(pipeline, tables):
+    """Every replica has the rows that Postgres has, value by value."""
+    for table in tables:
+        schema, rows = delta_rows(pipeline, table)
+        assert_same(source_rows(pipeline.conninfo, schema), rows, f"replica of {table}")

@@ -34,6 +34,7 @@ class Pipeline:
     def __init__(self, folder, bootstrap, conninfo, tables, *, prefix, partitions=1, interval="2s"):
         self.folder = Path(folder)
         self.source = SOURCE
+        self.lake = self.folder / "lake"
         self.bootstrap = bootstrap
         self.conninfo = dict(conninfo)
         self.prefix = prefix
