@@ -82,7 +82,7 @@ def run(arguments: list[str]) -> int:
         return 1
     except BrokenPipeError:
         # The reader of a pipe has seen enough; Python would complain again at exit.
-        sys.stdout = open(os.devnull, "w")
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 1
     except CdcError as error:
         output.failure(error)
