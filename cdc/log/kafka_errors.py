@@ -15,6 +15,10 @@ from confluent_kafka import KafkaError, KafkaException
 from cdc.errors import CdcError, EnvironmentProblem, LogError
 from cdc.redaction import redact
 
+#: What calls of the client raise. When the client fails for good while callbacks of ours are
+#: being served, its exception comes as the cause of a SystemError.
+CLIENT_ERRORS: Final = (KafkaException, SystemError)
+
 #: Codes after which the same work may be tried again; see ``is_retryable``.
 RETRYABLE: Final = frozenset(
     {
@@ -88,16 +92,20 @@ _REFUSED: Final = frozenset(
 _BAD_TOPIC: Final = KafkaError.TOPIC_EXCEPTION
 
 
-def kafka_error(problem: KafkaException | KafkaError) -> KafkaError:
+def kafka_error(problem: KafkaException | SystemError | KafkaError) -> KafkaError:
     """The KafkaError inside of an exception of the client, or the error itself."""
     if isinstance(problem, KafkaError):
         return problem
+    if isinstance(problem, SystemError):
+        if not isinstance(problem.__cause__, KafkaException):
+            raise problem
+        return kafka_error(problem.__cause__)
     inner = problem.args[0] if problem.args else None
     return inner if isinstance(inner, KafkaError) else KafkaError(KafkaError._FAIL, str(problem))
 
 
 def log_error(
-    problem: KafkaException | KafkaError,
+    problem: KafkaException | SystemError | KafkaError,
     doing: str,
     *,
     topic: str | None = None,

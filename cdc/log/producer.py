@@ -19,7 +19,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.errors import CdcError, LogError
-from cdc.log.kafka_errors import kafka_error, log_error, record_too_large
+from cdc.log.kafka_errors import CLIENT_ERRORS, kafka_error, log_error, record_too_large
 from cdc.log.settings import client_settings
 
 log = structlog.get_logger(__name__)
@@ -39,6 +39,15 @@ _SLICE_SECONDS: Final = 0.5
 # Reports of delivered messages pile up, with the messages, until somebody polls.
 _SENDS_PER_POLL: Final = 500
 _ABORT_SECONDS: Final = 15.0
+# Errors of single calls and messages after a transaction has failed as a whole.
+_CONSEQUENCES: Final = frozenset(
+    {
+        KafkaError._STATE,  # noqa: SLF001
+        KafkaError._FATAL,  # noqa: SLF001
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+    }
+)
 _BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -125,7 +134,7 @@ class TransactionalProducer:
         doing = f"registering transactional id {self.transactional_id} on {self._bootstrap}"
         try:
             self._retried(self._producer.init_transactions, timeout)
-        except KafkaException as problem:
+        except CLIENT_ERRORS as problem:
             self._state = _SPENT
             cause = self._client_error or kafka_error(problem)
             raise log_error(cause, doing, connecting=True) from None
@@ -138,7 +147,7 @@ class TransactionalProducer:
         self._clear()
         try:
             self._producer.begin_transaction()
-        except KafkaException as problem:
+        except CLIENT_ERRORS as problem:
             raise self._failed(problem, "beginning a transaction") from None
         self._begun = _boot_time()
         self._state = _OPEN
@@ -168,14 +177,14 @@ class TransactionalProducer:
             return
         try:
             self._produce(topic, held[0], held[1], partition, headers=held[2])
+            self._unpolled += 1
+            if self._unpolled >= _SENDS_PER_POLL:
+                self._unpolled = 0
+                self._producer.poll(0)
         except BufferError:
             self._produce_when_room(topic, partition, held, None)
-        except KafkaException as problem:
+        except CLIENT_ERRORS as problem:
             raise self._failed(problem, f"writing to topic {topic}", topic) from None
-        self._unpolled += 1
-        if self._unpolled >= _SENDS_PER_POLL:
-            self._unpolled = 0
-            self._producer.poll(0)
 
     def ends(self) -> Ends:
         """Send what is held back, wait until all is written, and say where it ends.
@@ -200,7 +209,7 @@ class TransactionalProducer:
                 )
             except BufferError:
                 self._produce_when_room(topic, partition, held, self._on_delivery)
-            except KafkaException as problem:
+            except CLIENT_ERRORS as problem:
                 raise self._failed(problem, f"writing to topic {topic}", topic) from None
         sent = list(self._held)
         self._held.clear()
@@ -242,7 +251,7 @@ class TransactionalProducer:
         self._state = _SPENT
         try:
             self._retried(self._producer.commit_transaction, self._timeout)
-        except KafkaException as problem:
+        except CLIENT_ERRORS as problem:
             error = kafka_error(problem)
             if error.txn_requires_abort() and not error.retriable():
                 self._state = _OPEN
@@ -271,7 +280,7 @@ class TransactionalProducer:
         self._state = _SPENT
         try:
             self._retried(self._producer.abort_transaction, _ABORT_SECONDS)
-        except KafkaException as problem:
+        except CLIENT_ERRORS as problem:
             raise log_error(problem, "aborting a transaction") from None
         self._state = _READY
 
@@ -293,7 +302,7 @@ class TransactionalProducer:
         try:
             self._producer.purge()
             self._producer.poll(0)
-        except KafkaException as problem:
+        except CLIENT_ERRORS as problem:
             # A fenced client says so at every call; there is nothing left to lose.
             log.debug("client closed", reason=kafka_error(problem).name())
 
@@ -351,7 +360,7 @@ class TransactionalProducer:
                 if self._waiting is not None and now - called > _SLICE_SECONDS:
                     called = now
                     self._waiting()
-            except KafkaException as problem:
+            except CLIENT_ERRORS as problem:
                 raise self._failed(problem, f"writing to topic {topic}", topic) from None
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
@@ -393,7 +402,7 @@ class TransactionalProducer:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
                 if self._waiting is not None:
                     self._waiting()
-        except KafkaException as problem:
+        except CLIENT_ERRORS as problem:
             raise self._failed(problem, "waiting for messages to be written") from None
         if self._delivery_error is not None:
             topic, error = self._delivery_error
@@ -409,7 +418,7 @@ class TransactionalProducer:
             try:
                 call(_SLICE_SECONDS)
                 return
-            except KafkaException as problem:
+            except CLIENT_ERRORS as problem:
                 error = kafka_error(problem)
                 if not error.retriable() or time.monotonic() > deadline:
                     raise
@@ -418,7 +427,9 @@ class TransactionalProducer:
             if self._waiting is not None:
                 self._waiting()
 
-    def _failed(self, problem: KafkaException, doing: str, topic: str | None = None) -> CdcError:
+    def _failed(
+        self, problem: KafkaException | SystemError, doing: str, topic: str | None = None
+    ) -> CdcError:
         """Abort as far as possible and make our error, with librdkafka's own cause."""
         error = self._cause(kafka_error(problem))
         mapped = log_error(error, doing, topic=topic)
@@ -437,13 +448,12 @@ class TransactionalProducer:
         return mapped
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """What is behind "erroneous state" and "fatal error", which produce() reports."""
-        code = error.code()
-        if self._state == _OPEN and code in (KafkaError._STATE, KafkaError._FATAL):  # noqa: SLF001
+        """What is behind "erroneous state", "fatal error" and "purged", which only follow."""
+        if self._state == _OPEN and error.code() in _CONSEQUENCES:
             # Not a commit: librdkafka left the state in which one can succeed, for good.
             try:
                 self._producer.commit_transaction(_SLICE_SECONDS)
-            except KafkaException as cause:
+            except CLIENT_ERRORS as cause:
                 return kafka_error(cause)
         return error
 
