@@ -1,0 +1,363 @@
+"""Every refusal at start, on a real server: by name, with SQL that mends it, nothing created."""
+
+import pytest
+
+from cdc.errors import CdcError, EnvironmentProblem, SourceRefused
+from cdc.names import TableId
+from cdc.position import ZERO
+from connectors.postgres.client import ReplicationClient, connect_sql
+from connectors.postgres.preflight import preflight
+from connectors.postgres.publication import create_publication
+
+PUBLICATION, SLOT = "cdc_shop", "cdc_shop"
+
+
+@pytest.fixture
+def sql(database):
+    with connect_sql(database) as connection:
+        yield connection
+
+
+def check(sql, *tables, manage=True, own_slot=False, slot=SLOT):
+    return preflight(
+        sql,
+        tables=[TableId("public", table) for table in tables],
+        publication=PUBLICATION,
+        manage=manage,
+        slot=slot,
+        own_slot=own_slot,
+    )
+
+
+def refusal(sql, *tables, **more) -> CdcError:
+    before = created(sql)
+    with pytest.raises((SourceRefused, EnvironmentProblem)) as refused:
+        check(sql, *tables, **more)
+    assert created(sql) == before
+    return refused.value
+
+
+def created(sql):
+    return sql.execute(
+        "SELECT ARRAY(SELECT pubname::text FROM pg_publication), ARRAY(SELECT slot_name::text "
+        "FROM pg_replication_slots WHERE database = current_database())"
+    ).fetchall()
+
+
+GOOD = (
+    "CREATE TABLE public.good (b text, a integer, v numeric(10,2) DEFAULT 1.5, PRIMARY KEY (a, b))"
+)
+
+# code, SQL, and SQL by which the same table passes (None: it cannot).
+TABLES = {
+    "no_key": (
+        "CREATE TABLE public.t (id integer)",
+        "ALTER TABLE public.t ADD PRIMARY KEY (id)",
+    ),
+    "identity_nothing": (
+        "CREATE TABLE public.t (id integer PRIMARY KEY); "
+        "ALTER TABLE public.t REPLICA IDENTITY NOTHING",
+        "remedy",
+    ),
+    "identity_nothing (index dropped)": (
+        "CREATE TABLE public.t (id integer PRIMARY KEY, c text NOT NULL); "
+        "CREATE UNIQUE INDEX c ON public.t (c); "
+        "ALTER TABLE public.t REPLICA IDENTITY USING INDEX c; DROP INDEX public.c",
+        "remedy",
+    ),
+    "full_without_primary_key": (
+        "CREATE TABLE public.t (id integer); ALTER TABLE public.t REPLICA IDENTITY FULL",
+        "ALTER TABLE public.t ADD PRIMARY KEY (id)",
+    ),
+    "deferrable_key": (
+        "CREATE TABLE public.t (id integer PRIMARY KEY DEFERRABLE)",
+        "remedy",
+    ),
+    "deferrable_key (full)": (
+        "CREATE TABLE public.t (id integer PRIMARY KEY DEFERRABLE); "
+        "ALTER TABLE public.t REPLICA IDENTITY FULL",
+        "remedy",
+    ),
+    "generated_key": (
+        "CREATE TABLE public.t (id integer, g integer GENERATED ALWAYS AS (id + 1) STORED, "
+        "PRIMARY KEY (g))",
+        None,
+    ),
+    "partitioned": (
+        "CREATE TABLE public.t (id integer PRIMARY KEY) PARTITION BY RANGE (id)",
+        None,
+    ),
+    "partition": (
+        "CREATE TABLE public.root (id integer PRIMARY KEY) PARTITION BY RANGE (id); "
+        "CREATE TABLE public.t PARTITION OF public.root FOR VALUES FROM (0) TO (9)",
+        None,
+    ),
+    "inherited": (
+        "CREATE TABLE public.parent (id integer); "
+        "CREATE TABLE public.t (PRIMARY KEY (id)) INHERITS (public.parent)",
+        "remedy",
+    ),
+    "inherited (parent)": (
+        "CREATE TABLE public.t (id integer PRIMARY KEY); "
+        "CREATE TABLE public.child () INHERITS (public.t)",
+        "DROP TABLE public.child",
+    ),
+    "foreign_table": (
+        "CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER s FOREIGN DATA WRAPPER nowhere; "
+        "CREATE FOREIGN TABLE public.t (id integer) SERVER s",
+        None,
+    ),
+    "view": ("CREATE VIEW public.t AS SELECT 1 AS id", None),
+    "materialized_view": ("CREATE MATERIALIZED VIEW public.t AS SELECT 1 AS id", None),
+    "not_a_table": ("CREATE SEQUENCE public.t", None),
+    "unlogged": ("CREATE UNLOGGED TABLE public.t (id integer PRIMARY KEY)", "remedy"),
+    "unsupported_type": ("CREATE TABLE public.t (id integer PRIMARY KEY, x inet)", "remedy text"),
+    "unsupported_type (array)": (
+        "CREATE TABLE public.t (id integer PRIMARY KEY, x integer[])",
+        "remedy text",
+    ),
+    "unsupported_type (enum)": (
+        "CREATE TYPE public.mood AS ENUM ('sad'); "
+        "CREATE TABLE public.t (id integer PRIMARY KEY, x public.mood)",
+        "remedy text",
+    ),
+    "unsupported_type (domain)": (
+        "CREATE DOMAIN public.positive AS integer CHECK (VALUE > 0); "
+        "CREATE TABLE public.t (id integer PRIMARY KEY, x public.positive)",
+        "remedy text",
+    ),
+    "reserved_column": (
+        "CREATE TABLE public.t (id integer PRIMARY KEY, _cdc_lsn bigint)",
+        "ALTER TABLE public.t RENAME COLUMN _cdc_lsn TO lsn",
+    ),
+    "ambiguous_column": (
+        'CREATE TABLE public.t (id integer PRIMARY KEY, a text, "A" text)',
+        'ALTER TABLE public.t RENAME COLUMN "A" TO c',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_table_is_refused_by_name_and_passes_once_mended(sql, case):
+    statements, mended_by = TABLES[case]
+    for statement in statements.split("; "):
+        sql.execute(statement.encode())
+    error = refusal(sql, "t")
+    assert isinstance(error, SourceRefused)
+    assert error.exit_code == 2
+    if case == "ambiguous_column":
+        assert "column a differs" in str(error) and "column A differs" in str(error)
+    else:
+        assert error.table == "public.t"
+    assert error.code == case.partition(" (")[0]
+    assert error.remedy
+    if mended_by is None:
+        return
+    if mended_by.startswith("remedy"):
+        mended_by = error.remedy.partition("; or take")[0]
+    sql.execute(mended_by.encode())
+    check(sql, "t")
+
+
+def test_row_security_that_hides_rows(stack, database, sql):
+    sql.execute("CREATE TABLE public.t (id integer PRIMARY KEY)")
+    sql.execute("ALTER TABLE public.t ENABLE ROW LEVEL SECURITY")
+    check(sql, "t")  # a superuser sees all rows
+    with role(sql, database, "REPLICATION") as (name, other):
+        sql.execute(f"GRANT SELECT ON public.t TO {name}".encode())
+        create_publication(sql, PUBLICATION, [TableId("public", "t")])
+        error = refusal(other, "t", manage=False)
+        assert (error.code, error.table) == ("row_security", "public.t")
+        sql.execute(f"ALTER ROLE {name} BYPASSRLS".encode())
+        check(other, "t", manage=False)
+
+
+class role:
+    """A role without rights, and a connection of it; dropped at the end."""
+
+    def __init__(self, sql, database, attributes=""):
+        self.sql = sql
+        self.name = f"r_{database['dbname']}"
+        sql.execute(f"CREATE ROLE {self.name} LOGIN PASSWORD 'x' {attributes}".encode())
+        self.connection = connect_sql({**database, "user": self.name, "password": "x"})
+
+    def __enter__(self):
+        return self.name, self.connection
+
+    def __exit__(self, *_):
+        self.connection.close()
+        self.sql.execute(f"DROP OWNED BY {self.name}".encode())
+        self.sql.execute(f"DROP ROLE {self.name}".encode())
+
+
+def test_what_our_role_lacks(database, sql):
+    sql.execute("CREATE SCHEMA hidden")
+    sql.execute("CREATE TABLE hidden.t (id integer PRIMARY KEY)")
+    sql.execute("CREATE TABLE public.t (id integer PRIMARY KEY)")
+    with role(sql, database) as (name, other):
+        tables = [TableId("public", "t"), TableId("hidden", "t")]
+        with pytest.raises(EnvironmentProblem) as refused:
+            preflight(other, tables=tables, publication=PUBLICATION, manage=True, slot=SLOT)
+        error = refused.value
+        assert error.exit_code == 3
+        for part in (
+            f'server: the role {name} lacks the REPLICATION attribute → ALTER ROLE "{name}" REPL',
+            f'public.t: the role {name} may not read it → GRANT USAGE ON SCHEMA "public"',
+            f'hidden.t: the role {name} may not read it → GRANT USAGE ON SCHEMA "hidden"',
+            f"publication {PUBLICATION}: the role {name} may not create it → GRANT CREATE ON DATA",
+            f"publication {PUBLICATION}: only the owner of public.t, hidden.t may publish it",
+        ):
+            assert part in str(error)
+        sql.execute(f"ALTER ROLE {name} REPLICATION".encode())
+        sql.execute(f"GRANT USAGE ON SCHEMA hidden TO {name}".encode())
+        sql.execute(f"GRANT SELECT ON public.t, hidden.t TO {name}".encode())
+        # The rights to publish are not needed if a person has published.
+        with pytest.raises(EnvironmentProblem) as refused:
+            preflight(other, tables=tables, publication=PUBLICATION, manage=True, slot=SLOT)
+        assert refused.value.code == "no_publication_right"
+        create_publication(sql, PUBLICATION, tables)
+        for manage in (True, False):
+            preflight(other, tables=tables, publication=PUBLICATION, manage=manage, slot=SLOT)
+
+
+def test_a_missing_table_and_a_missing_publication(sql):
+    error = refusal(sql, "nowhere")
+    assert (error.code, error.table) == ("table_missing", "public.nowhere")
+    sql.execute(GOOD)
+    error = refusal(sql, "good", manage=False)
+    assert error.code == "publication_missing"
+    assert error.remedy and error.remedy.startswith('CREATE PUBLICATION "cdc_shop" FOR TABLE')
+    sql.execute(error.remedy.encode())
+    check(sql, "good", manage=False)
+
+
+def test_names_are_case_sensitive(sql):
+    sql.execute('CREATE TABLE public."Good" (id integer PRIMARY KEY)')
+    assert refusal(sql, "good").code == "table_missing"
+    check(sql, "Good")
+
+
+PUBLICATIONS = {
+    "publishes all tables": "CREATE PUBLICATION cdc_shop FOR ALL TABLES",
+    "publishes tables that cdc.yaml does not list: public.other": (
+        "CREATE PUBLICATION cdc_shop FOR TABLE public.good, public.other"
+    ),
+    "does not publish public.good": "CREATE PUBLICATION cdc_shop",
+    "publishes whole schemas: public": "CREATE PUBLICATION cdc_shop FOR TABLES IN SCHEMA public",
+    "has a row filter on public.good": (
+        "CREATE PUBLICATION cdc_shop FOR TABLE public.good WHERE (a > 1)"
+    ),
+    "has a column list on public.good": (
+        "CREATE PUBLICATION cdc_shop FOR TABLE public.good (a, b)"
+    ),
+    "does not publish delete, truncate": (
+        "CREATE PUBLICATION cdc_shop FOR TABLE public.good WITH (publish = 'insert, update')"
+    ),
+    "publishes partitions as their root": (
+        "CREATE PUBLICATION cdc_shop FOR TABLE public.good WITH (publish_via_partition_root)"
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", PUBLICATIONS)
+@pytest.mark.parametrize("manage", [True, False])
+def test_a_publication_that_differs_is_refused_and_its_remedy_mends_it(sql, problem, manage):
+    sql.execute(GOOD)
+    sql.execute("CREATE TABLE public.other (id integer PRIMARY KEY)")
+    sql.execute(PUBLICATIONS[problem].encode())
+    error = refusal(sql, "good", manage=manage)
+    assert error.code == "publication_differs"
+    assert problem in str(error)
+    lines = error.message.split("\n")[1:]
+    for remedy in [line.partition(" → ")[2] for line in lines] or [error.remedy or ""]:
+        for statement in remedy.split("; "):
+            sql.execute(statement.encode())
+    check(sql, "good", manage=manage)
+
+
+def test_a_slot_of_that_name_that_is_not_ours(database, sql):
+    sql.execute(GOOD)
+    slot = f"s_{database['dbname']}"
+    with ReplicationClient(database) as client:
+        client.create_slot(slot, False)
+        error = refusal(sql, "good", slot=slot)
+        assert error.code == "slot_exists"
+        assert f"pg_drop_replication_slot('{slot}')" in str(error)
+        facts = check(sql, "good", own_slot=True, slot=slot)
+        assert facts.slot is not None
+        assert (facts.slot.plugin, facts.slot.active, facts.slot.lost) == ("pgoutput", False, False)
+        client.drop_slot(slot)
+    assert check(sql, "good", slot=slot).slot is None
+
+
+def test_all_problems_are_told_at_once(sql):
+    sql.execute("CREATE TABLE public.a (id integer)")
+    sql.execute("CREATE TABLE public.b (id integer PRIMARY KEY, _cdc_x inet)")
+    sql.execute("CREATE PUBLICATION cdc_shop FOR ALL TABLES")
+    error = refusal(sql, "a", "b", "c")
+    assert (error.code, error.table) == ("source_refused", None)
+    lines = error.message.split("\n")
+    assert lines[0].startswith("5 problems ")
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        "public.a",
+        "public.b",
+        "public.b",
+        "public.c",
+        "publication cdc_shop",
+    ]
+
+
+def test_what_is_refused_of_the_server_itself(own_stack):
+    postgres = own_stack().postgres
+    with connect_sql(postgres.conninfo()) as sql:
+        sql.execute(GOOD)
+        for setting in ("wal_level = replica", "max_replication_slots = 0", "max_wal_senders = 0"):
+            sql.execute(f"ALTER SYSTEM SET {setting}".encode())
+    postgres.restart()
+    with connect_sql(postgres.conninfo()) as sql:
+        with pytest.raises(EnvironmentProblem) as refused:
+            check(sql, "good")
+        lines = refused.value.message.split("\n")[1:]
+        assert [line.partition(" → ")[0] for line in lines] == [
+            "  server: wal_level is replica, not logical",
+            "  server: all 0 WAL senders are in use",
+            "  server: all 0 replication slots are in use",
+        ]
+        assert "ALTER SYSTEM SET wal_level = 'logical'" in lines[0]
+        sql.execute("ALTER SYSTEM RESET ALL")
+    postgres.restart()
+    with connect_sql(postgres.conninfo()) as sql:
+        check(sql, "good")
+
+
+def test_the_schema_is_read_from_the_catalog(sql):
+    sql.execute(GOOD)
+    sql.execute("ALTER TABLE public.good ADD gone text")
+    sql.execute("ALTER TABLE public.good DROP gone")
+    sql.execute("ALTER TABLE public.good ADD g integer GENERATED ALWAYS AS (a + 1) STORED")
+    sql.execute("ALTER TABLE public.good ADD d date")
+    create_publication(sql, PUBLICATION, [TableId("public", "good")])
+    filenode = sql.execute("SELECT pg_relation_filenode('public.good')").fetchone()[0]
+    facts = check(sql, "good")
+    table = facts.tables[TableId("public", "good")]
+    assert facts.notices == (
+        "public.good: generated columns are not replicated and are left out: g",
+    )
+    assert (table.identity, table.filenode, table.pub_rel is None) == ("d", filenode, False)
+    schema = table.schema(load=2, valid_from=ZERO)
+    assert (schema.version, schema.load, schema.relid) == (1, 2, table.relid)
+    assert schema.key == ("a", "b")  # in the order of the index, not of the table
+    assert [(c.id, c.name, c.type, c.typmod, c.not_null, c.default) for c in schema.columns] == [
+        (1, "b", "text", -1, True, None),
+        (2, "a", "integer", -1, True, None),
+        (3, "v", "numeric(10,2)", 655366, False, "1.5"),
+        (6, "d", "date", -1, False, None),
+    ]
+
+
+def test_the_key_is_the_identity_index_if_there_is_one(sql):
+    sql.execute("CREATE TABLE public.t (id integer PRIMARY KEY DEFERRABLE, x text NOT NULL)")
+    sql.execute("CREATE UNIQUE INDEX x ON public.t (x) INCLUDE (id)")
+    sql.execute("ALTER TABLE public.t REPLICA IDENTITY USING INDEX x")
+    schema = check(sql, "t").tables[TableId("public", "t")].schema(1, ZERO)
+    assert (schema.identity, schema.key) == ("i", ("x",))
