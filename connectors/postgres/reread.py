@@ -1,0 +1,229 @@
+"""Re-reads values that the stream did not carry, over a plain connection.
+
+A commit can be decoded before it is visible, so a row that is not found counts as gone only if
+the event's transaction was visible in that very statement; otherwise we wait and read again. A
+value that was read may be newer than the event: who uses it must say so (``unchanged``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from cdc.schema import TableSchema
+from connectors.postgres.failures import mapped_errors
+
+log = structlog.get_logger(__name__)
+
+_FIRST_DELAY_S = 0.005
+_LONGEST_DELAY_S = 0.5
+_WARN_EVERY_S = 10.0
+_HALF_XID_SPACE = 1 << 31
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+#: Key values as Postgres' text, in the order of the key.
+Key = tuple[str, ...]
+#: Column index to its value, for the columns that still exist as they were.
+Values = dict[int, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One row to re-read.
+
+    Args:
+        key: Its key after the event.
+        xid: The event's transaction, 32 bits as on the wire.
+    """
+
+    key: Key
+    xid: int
+
+
+class _TryAgain(Exception):
+    """A lock or a statement took too long, or the table was renamed under us."""
+
+
+class Rereader:
+    """Reads rows by relation id and key.
+
+    Args:
+        connect: Gives the connection to use, as from ``side_connection``.
+        waiting: Called every few seconds while we wait; may raise to give up.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], waiting: Callable[[], None]) -> None:
+        self._connect = connect
+        self._waiting = waiting
+
+    def read(
+        self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
+    ) -> list[Values]:
+        """The columns of each wanted row; {} for a row (or table) that is gone.
+
+        Args:
+            schema: The schema of the events.
+            columns: Indexes of the columns.
+            wanted: The rows.
+
+        Raises:
+            CdcError: As ``failures.server_error``; ``connection_lost``.
+        """
+        found: dict[int, Values] = {}
+        left = list(range(len(wanted)))
+        delay, started, warned = _FIRST_DELAY_S, time.monotonic(), 0.0
+        while left:
+            try:
+                answers = self._attempt(schema, columns, [wanted[i] for i in left])
+            except _TryAgain:
+                answers = [None] * len(left)
+            for i, values in zip(left, answers, strict=True):
+                if values is not None:
+                    found[i] = values
+            left = [i for i in left if i not in found]
+            if not left:
+                break
+            waited = time.monotonic() - started
+            if waited - warned > _WARN_EVERY_S:
+                warned = waited
+                log.warning("waiting for rows to be readable", table=str(schema.id), rows=len(left))
+            self._waiting()
+            time.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY_S)
+        return [found[i] for i in range(len(wanted))]
+
+    # --- inside ---
+
+    def _attempt(
+        self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
+    ) -> list[Values | None]:
+        """One statement's answers: None where the event is not visible yet."""
+        connection = self._connect()
+        with mapped_errors("re-read rows"):
+            try:
+                with connection.transaction():
+                    return self._select(connection, schema, columns, wanted)
+            except (
+                psycopg.errors.LockNotAvailable,
+                psycopg.errors.QueryCanceled,
+                psycopg.errors.DeadlockDetected,
+                psycopg.errors.UndefinedTable,
+                psycopg.errors.UndefinedColumn,
+                psycopg.errors.InvalidSchemaName,
+            ):
+                raise _TryAgain from None
+
+    def _select(
+        self,
+        connection: Connection,
+        schema: TableSchema,
+        columns: Sequence[int],
+        wanted: Sequence[Wanted],
+    ) -> list[Values | None]:
+        row = connection.execute(
+            "SELECT n.nspname::text, c.relname::text FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s::oid",
+            (schema.relid,),
+        ).fetchone()
+        if row is None:
+            return [{} for _ in wanted]
+        table = sql.Identifier(row[0], row[1])
+        # From the lock on the name stays; it may have changed hands just before.
+        connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(table))
+        names = [schema.columns[i].name for i in columns]
+        current = connection.execute(
+            "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,"
+            " (SELECT jsonb_object_agg(attname,"
+            "   jsonb_build_array(atttypid::bigint, format_type(atttypid, -1)))"
+            "  FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)"
+            " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.oid = %s::oid AND n.nspname = %s::text AND c.relname = %s::text",
+            (schema.relid, row[0], row[1]),
+        ).fetchone()
+        if current is None:
+            raise _TryAgain
+        next_xid, types = int(current[0]), dict(current[1] or {})
+        as_before = {c.name for c in schema.columns if types.get(c.name, (None,))[0] == c.type_oid}
+        if not as_before.issuperset(schema.key):
+            return [{} for _ in wanted]
+        readable = [(i, name) for i, name in zip(columns, names, strict=True) if name in as_before]
+        query = _query(table, [(k, types[k][1]) for k in schema.key], [n for _, n in readable])
+        keys = list(zip(*(w.key for w in wanted), strict=True))
+        parameters: list[Any] = [
+            [str(extend_xid(w.xid, next_xid)) for w in wanted],
+            *(list(values) for values in keys),
+        ]
+        cursor = connection.execute(query, parameters)
+        result = cursor.pgresult
+        if result is None:
+            raise _TryAgain
+        answers: list[Values | None] = [None] * len(wanted)
+        for r in range(result.ntuples):
+            place = int(result.get_value(r, 0) or b"0") - 1
+            visible = result.get_value(r, 1) == b"t"
+            there = result.get_value(r, 2) == b"t"
+            if not visible:
+                continue
+            answers[place] = (
+                {i: result.get_value(r, 3 + c) for c, (i, _) in enumerate(readable)}
+                if there
+                else {}
+            )
+        return answers
+
+
+def extend_xid(xid: int, next_xid: int) -> int:
+    """The 64-bit id of a recent transaction.
+
+    Args:
+        xid: Its low 32 bits.
+        next_xid: A 64-bit id from about the same time, in either direction.
+    """
+    full = (next_xid & ~0xFFFF_FFFF) | xid
+    if full - next_xid >= _HALF_XID_SPACE:
+        full -= 1 << 32
+    elif next_xid - full > _HALF_XID_SPACE:
+        full += 1 << 32
+    return full
+
+
+def _query(
+    table: sql.Composable, key: Sequence[tuple[str, str]], names: Sequence[str]
+) -> sql.Composed:
+    """One statement, so one snapshot, for visibility and rows alike.
+
+    Args:
+        table: Its name.
+        key: Name and type of each key column.
+        names: Columns to read.
+    """
+    # Each key value's text is read by its own column's type, so that indexes are used.
+    conditions = [
+        sql.SQL("t.{} = CAST(w.{} AS {})").format(
+            sql.Identifier(name),
+            sql.Identifier(f"k{i}"),
+            sql.SQL(type_name),
+        )
+        for i, (name, type_name) in enumerate(key)
+    ]
+    return sql.SQL(
+        "SELECT w.place, pg_visible_in_snapshot(CAST(w.xid AS xid8), pg_current_snapshot()),"
+        " r.there{read} FROM unnest({arrays}) WITH ORDINALITY AS w(xid, {keys}, place)"
+        " LEFT JOIN LATERAL (SELECT true AS there{select} FROM ONLY {table} t WHERE {conditions}) r"
+        " ON true"
+    ).format(
+        read=sql.SQL("").join(sql.SQL(f", r.c{i}") for i in range(len(names))),
+        arrays=sql.SQL(", ").join([sql.SQL("%s::text[]")] * (1 + len(key))),
+        keys=sql.SQL(", ").join(sql.Identifier(f"k{i}") for i in range(len(key))),
+        select=sql.SQL("").join(
+            sql.SQL(f", t.{{}} AS c{i}").format(sql.Identifier(n)) for i, n in enumerate(names)
+        ),
+        table=table,
+        conditions=sql.SQL(" AND ").join(conditions),
+    )

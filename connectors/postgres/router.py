@@ -1,0 +1,331 @@
+"""From the changes of the stream to records of the table topics. The hot path; no sockets.
+
+A router lives as long as one replication connection: Relation messages are sent once for each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from zlib import crc32
+
+from cdc.control import KeyValue, schema_key_value, truncate_key_value
+from cdc.envelope import BadValue, RowEncoder, TransactionFields
+from cdc.errors import LogError, ProtocolViolation, SourceStopped
+from cdc.names import TableId
+from cdc.position import Position
+from cdc.schema import TableSchema
+from cdc.unsent import UNSENT
+from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.drift import AddedColumn, SchemaDrift, added_columns, next_schema
+from connectors.postgres.messages import Begin, Delete, Insert, Relation, Row, Truncate, Update
+from connectors.postgres.reread import Values, Wanted
+from connectors.postgres.toast import RowCache
+
+#: ``TransactionalProducer.send``.
+Send = Callable[
+    [str, int, bytes, bytes | None, Sequence[tuple[str, bytes]]],
+    None,
+]
+Change = Insert | Update | Delete
+
+#: A message below this size holds no row that the cache would keep.
+_SMALL_MESSAGE: Final = 1000
+
+DESTROY_REMEDY: Final = (
+    "this version cannot go on past it: cdc destroy removes slot, topics and derived tables, "
+    "then cdc start loads the source anew"
+)
+_REMEDIES: Final = {
+    "record_too_large": "raise log message limits (max.message.bytes of broker and topic) or keep "
+    "such values out of the table; then ",
+    "bad_value": "mend the value at the source; then ",
+    "column_default": "add columns without a default and fill them by UPDATE; for now ",
+    "table_rewritten": "add columns without a default and fill them by UPDATE; for now ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedTable:
+    """A table that we capture, as of the frontier.
+
+    Args:
+        schema: Its newest schema version.
+        topic: Of its load.
+        partitions: Of the topic.
+    """
+
+    schema: TableSchema
+    topic: str
+    partitions: int
+
+
+class Source(Protocol):
+    """What the router has to ask the source itself; a test gives its own."""
+
+    def added(self, schema: TableSchema, names: Sequence[str]) -> Mapping[str, AddedColumn]:
+        """What the catalog says of new columns now."""
+
+    def reread(
+        self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
+    ) -> list[Values]:
+        """As ``Rereader.read``."""
+
+
+class _Route:
+    """Where changes of one relation go, with everything looked up beforehand."""
+
+    __slots__ = ("encoder", "insert", "partitions", "schema", "table", "topic", "width")
+
+    def __init__(self, table: RoutedTable, encoder: RowEncoder) -> None:
+        self.table = table.schema.id
+        self.schema = table.schema
+        self.topic = table.topic
+        self.partitions = table.partitions
+        self.encoder = encoder
+        self.insert = encoder.insert
+        self.width = len(table.schema.columns)
+
+
+class Router:
+    """Routes the changes of one replication connection.
+
+    Args:
+        settings: Of the capture.
+        epoch: Of the source's history.
+        tables: The captured tables.
+        send: Takes a record into the open Kafka transaction.
+        source: Answers questions about columns and rows.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        epoch: int,
+        tables: Mapping[TableId, RoutedTable],
+        send: Send,
+        source: Source,
+    ) -> None:
+        self._settings = settings
+        self._epoch = epoch
+        self._tables = dict(tables)
+        self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
+        self._send = send
+        self._source = source
+        self._relations: dict[int, Relation] = {}
+        # None: a relation that we do not capture.
+        self._routes: dict[int, _Route | None] = {}
+        self._cache = RowCache()
+        self._begin: Begin | None = None
+        self._fields = TransactionFields(0, 0, None, 0, 0, snapshot=False)
+        #: Changes of the open transaction so far, of whatever table.
+        self.ordinal = 0
+        #: Records sent since this router was made.
+        self.records = 0
+        #: Changes by table since this router was made.
+        self.changes: dict[TableId, int] = dict.fromkeys(self._tables, 0)
+        #: Control records that the open Kafka transaction must hold.
+        self.control: list[KeyValue] = []
+
+    @property
+    def schemas(self) -> dict[TableId, TableSchema]:
+        """The newest schema of each table, as far as the stream has told."""
+        return {id: table.schema for id, table in self._tables.items()}
+
+    def take_control(self) -> list[KeyValue]:
+        """The control records that are waiting; they count as written."""
+        taken, self.control = self.control, []
+        return taken
+
+    def relation(self, relation: Relation) -> None:
+        """The relation is as told from here on.
+
+        Compared with what we know only when a change needs it: transactions that are in the
+        log already may show an older state.
+        """
+        self._relations[relation.relid] = relation
+        self._routes.pop(relation.relid, None)
+
+    def begin(self, begin: Begin) -> None:
+        """A transaction that is not in the log yet starts."""
+        self._begin = begin
+        self.ordinal = 0
+        self._fields = TransactionFields(
+            self._epoch,
+            begin.final_lsn,
+            begin.xid,
+            begin.commit_us,
+            time.time_ns() // 1_000_000,
+            snapshot=False,
+        )
+
+    def commit(self) -> None:
+        """The transaction is complete."""
+        self._begin = None
+        if self._cache:
+            self._cache.clear()
+
+    def change(self, event: Change, size: int) -> None:
+        """One row's change.
+
+        Args:
+            event: The change.
+            size: Of its message in bytes.
+
+        Raises:
+            SourceStopped: It cannot be captured; nothing at or after its transaction may be.
+        """
+        ordinal = self.ordinal = self.ordinal + 1
+        relid = event.relid
+        try:
+            route = self._routes[relid]
+        except KeyError:
+            route = self._resolve(relid)
+        if route is None:
+            return
+        try:
+            if type(event) is Insert:
+                new = event.new
+                if len(new) != route.width:
+                    raise self._width()
+                key, value, headers = route.insert(new, self._fields, ordinal)
+                if size > _SMALL_MESSAGE or self._cache:
+                    self._cache.put(relid, key, new)
+                self._send(route.topic, crc32(key) % route.partitions, key, value, headers)
+                self.records += 1
+            elif type(event) is Update:
+                self._update(route, event, size)
+            else:
+                assert isinstance(event, Delete)  # noqa: S101 - by the type of ``event``
+                self._delete(route, event)
+        except BadValue as bad:
+            raise self._stopped(route.table, "bad_value", str(bad)) from None
+        except LogError as error:
+            if error.code != "record_too_large":
+                raise
+            raise self._stopped(route.table, error.code, error.message) from None
+        self.changes[route.table] += 1
+
+    def truncate(self, event: Truncate) -> None:
+        """Tables were emptied: a control record each, all of one position."""
+        self.ordinal += 1
+        self._cache.clear()
+        for relid in event.relids:
+            route = self._routes[relid] if relid in self._routes else self._resolve(relid)
+            if route is None:
+                continue
+            self.control.append(
+                truncate_key_value(
+                    route.table,
+                    route.schema.load,
+                    self._position(),
+                    cascade=event.cascade,
+                    restart_identity=event.restart_identity,
+                )
+            )
+            self.changes[route.table] += 1
+
+    # --- inside ---
+
+    def _update(self, route: _Route, event: Update, size: int) -> None:
+        encoder, relid = route.encoder, event.relid
+        old_kind, old = event.old_kind, event.old
+        row: Any = event.new
+        if len(row) != route.width:
+            raise self._width()
+        unchanged: tuple[str, ...] = ()
+        exact = row
+        cache = self._cache
+        if UNSENT in row:
+            row, missing = encoder.complete(old_kind, old, row)
+            if missing and cache:
+                before = encoder.key(row if old is None else old)
+                row, missing = cache.fill(relid, before, row, missing)
+            exact = row
+            if missing:
+                unchanged = tuple(route.schema.column_names[i] for i in missing)
+                row = self._reread(route, row, missing)
+        records = encoder.update(old_kind, old, row, self._fields, self.ordinal, unchanged)
+        if size > _SMALL_MESSAGE or cache or exact is not event.new:
+            # A key change leaves the old key first in the list, the new one last.
+            cache.forget(relid, records[0][0])
+            cache.put(relid, records[-1][0], exact)
+        topic, partitions, send = route.topic, route.partitions, self._send
+        for key, value, headers in records:
+            send(topic, crc32(key) % partitions, key, value, headers)
+        self.records += len(records)
+
+    def _delete(self, route: _Route, event: Delete) -> None:
+        if len(event.old) != route.width:
+            raise self._width()
+        records = route.encoder.delete(event.old_kind, event.old, self._fields, self.ordinal)
+        if self._cache:
+            self._cache.forget(event.relid, records[0][0])
+        topic, partitions, send = route.topic, route.partitions, self._send
+        for key, value, headers in records:
+            send(topic, crc32(key) % partitions, key, value, headers)
+        self.records += len(records)
+
+    def _reread(self, route: _Route, row: Row, missing: tuple[int, ...]) -> Row:
+        begin = self._begin
+        key = []
+        for i in route.schema.key_indexes:
+            value = row[i]
+            if not isinstance(value, bytes):
+                raise BadValue(route.schema.column_names[i], "a key column without a value")
+            key.append(value.decode())
+        wanted = Wanted(tuple(key), begin.xid if begin else 0)
+        (values,) = self._source.reread(route.schema, missing, [wanted])
+        filled = list(row)
+        for i, value in values.items():
+            filled[i] = value
+        return tuple(filled)
+
+    def _resolve(self, relid: int) -> _Route | None:
+        """Compare a relation with what we know, and make its route."""
+        relation = self._relations.get(relid)
+        if relation is None:
+            raise ProtocolViolation(
+                "unexpected_message", f"a change of relation {relid}, which was not described"
+            )
+        name = TableId(relation.namespace or "pg_catalog", relation.name)
+        id = self._by_relid.get(relid, name)
+        table = self._tables.get(id)
+        if table is None:
+            self._routes[relid] = None
+            return None
+        try:
+            added = added_columns(table.schema, relation)
+            if added:
+                catalog = self._source.added(table.schema, [column.name for column in added])
+                schema = next_schema(table.schema, added, catalog, self._position())
+                table = RoutedTable(schema, table.topic, table.partitions)
+                self._tables[id] = table
+                self.control.append(schema_key_value(schema))
+        except SchemaDrift as drift:
+            raise self._stopped(id, drift.code, drift.reason) from None
+        route = _Route(table, RowEncoder(table.schema, self._settings.origin))
+        self._routes[relid] = route
+        return route
+
+    def _position(self) -> Position:
+        lsn = self._begin.final_lsn if self._begin else 0
+        return Position(self._epoch, lsn, self.ordinal)
+
+    def _stopped(self, table: TableId, code: str, reason: str) -> SourceStopped:
+        return SourceStopped(
+            code,
+            reason,
+            table=self._settings.name_of(table),
+            position=str(self._position()),
+            remedy=_REMEDIES.get(code, "") + DESTROY_REMEDY,
+        )
+
+    def _width(self) -> ProtocolViolation:
+        return ProtocolViolation(
+            "malformed_message",
+            "a row has more or fewer columns than its relation",
+            position=str(self._position()),
+        )

@@ -1,0 +1,148 @@
+"""Capture's plain connection beside the stream: new columns, re-reads, and silent changes.
+
+What the stream never tells is compared here, at start and every half minute: whether a table is
+still the relation, and in the publication, that it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from cdc.names import TableId
+from cdc.schema import TableSchema
+from connectors.postgres.client import connect_sql
+from connectors.postgres.drift import AddedColumn
+from connectors.postgres.failures import mapped_errors
+from connectors.postgres.reread import Connection, Rereader, Values, Wanted
+
+_SETTINGS = (
+    b"SET lock_timeout = 2000; SET statement_timeout = 10000;"
+    # Rows that a policy would hide must not pass for rows that are gone.
+    b"SET row_security = off;"
+    b"SET default_transaction_isolation = 'read committed';"
+    b"SET default_transaction_read_only = on"
+)
+
+_ADDED = """
+    SELECT a.attname::text, a.attnum::int, format_type(a.atttypid, a.atttypmod),
+           a.atttypid::bigint, a.atttypmod, pg_get_expr(d.adbin, d.adrelid), a.atthasmissing,
+           c.relfilenode::bigint
+    FROM pg_attribute a
+    JOIN pg_class c ON c.oid = a.attrelid
+    LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = %s::oid AND a.attname = ANY(%s::text[])
+      AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+"""
+
+_IDENTITIES = """
+    SELECT c.oid::bigint, c.relfilenode::bigint, p.oid::bigint, p.xmin::text::bigint,
+           (SELECT jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              AND a.attgenerated = '')
+    FROM pg_class c
+    LEFT JOIN pg_publication_rel p
+      ON p.prrelid = c.oid
+     AND p.prpubid = (SELECT oid FROM pg_publication WHERE pubname = %s::text)
+    WHERE c.oid = ANY(%s::oid[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """What tells whether a table is still the one that we know.
+
+    Args:
+        filenode: Changes with a rewrite or a truncate.
+        pub_rel: oid and xmin of its row in pg_publication_rel; None: not published.
+        columns: Names of its columns now, in order, without generated ones.
+    """
+
+    filenode: int
+    pub_rel: tuple[int, int] | None
+    columns: tuple[str, ...]
+
+
+class SideConnection:
+    """Connects when first needed; one connection for all.
+
+    Args:
+        conninfo: libpq keywords of the source.
+        publication: Its name.
+        waiting: Called every few seconds while a re-read waits; may raise to give up.
+    """
+
+    def __init__(
+        self, conninfo: Mapping[str, Any], publication: str, waiting: Callable[[], None]
+    ) -> None:
+        self._conninfo = conninfo
+        self._publication = publication
+        self._connection: Connection | None = None
+        self._rereader = Rereader(self._connected, waiting)
+        #: relfilenode by relation id when its columns were last seen as we know them.
+        self.filenodes: dict[int, int] = {}
+
+    def added(self, schema: TableSchema, names: Sequence[str]) -> dict[str, AddedColumn]:
+        """What the catalog says of these columns of a table now; unknown ones are left out.
+
+        Raises:
+            CdcError: As ``failures.server_error``.
+        """
+        known = self.filenodes.get(schema.relid)
+        with mapped_errors("read new columns"):
+            rows = self._connected().execute(_ADDED, (schema.relid, list(names))).fetchall()
+        return {
+            row[0]: AddedColumn(
+                number=row[1],
+                type=row[2],
+                type_oid=row[3],
+                typmod=row[4],
+                default=row[5],
+                filled=row[6],
+                rewritten=known is not None and row[7] != known,
+            )
+            for row in rows
+        }
+
+    def reread(
+        self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
+    ) -> list[Values]:
+        """As ``Rereader.read``."""
+        return self._rereader.read(schema, columns, wanted)
+
+    def identities(self, tables: Mapping[TableId, TableSchema]) -> dict[TableId, TableIdentity]:
+        """How the tables stand now, by relation id; dropped ones are left out.
+
+        Raises:
+            CdcError: As ``failures.server_error``.
+        """
+        by_relid = {schema.relid: id for id, schema in tables.items()}
+        with mapped_errors("compare the tables with what was recorded"):
+            rows = (
+                self._connected()
+                .execute(_IDENTITIES, (self._publication, list(by_relid)))
+                .fetchall()
+            )
+        return {
+            by_relid[row[0]]: TableIdentity(
+                row[1], None if row[2] is None else (row[2], row[3]), tuple(row[4] or ())
+            )
+            for row in rows
+        }
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None:
+            connection = connect_sql(self._conninfo)
+            with mapped_errors("prepare a connection"):
+                connection.execute(_SETTINGS)
+            self._connection = connection
+        return self._connection

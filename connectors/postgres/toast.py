@@ -1,0 +1,92 @@
+"""Values of an earlier event of the same row in the same transaction, for unsent TOAST columns.
+
+An update comes without the large values that it did not touch. What the same transaction wrote
+before is exactly such a value; anything else has to be re-read (``reread.py``). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdc.unsent import UNSENT, Unsent
+
+Value = bytes | None | Unsent
+Row = Sequence[Value]
+
+#: Postgres stores values out of line only in rows above about 2 kB (toast_tuple_target can go
+#: down to 128 bytes; such rows are re-read instead). Text is rarely below half of the stored form.
+_SMALLEST_BYTES = 1000
+CACHE_BYTES = 16 * 1024 * 1024
+
+
+class RowCache:
+    """The newest rows of the open transaction, by relation id and key; the oldest go first.
+
+    Losing an entry is harmless, a stale one never is: every change of a row passes through
+    ``put`` or ``forget``.
+
+    Args:
+        limit: Bound of the values held, in bytes.
+    """
+
+    __slots__ = ("_limit", "_rows", "_size")
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self._limit = limit
+        self._rows: dict[tuple[int, bytes], tuple[Row, int]] = {}
+        self._size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def put(self, relid: int, key: bytes, row: Row) -> None:
+        """The row is now as given (columns may be UNSENT); small rows are not kept."""
+        self.forget(relid, key)
+        size = 0
+        for value in row:
+            if value is not None and value is not UNSENT:
+                size += len(value)
+        if size < _SMALLEST_BYTES or size > self._limit:
+            return
+        self._rows[relid, key] = (row, size)
+        self._size += size
+        while self._size > self._limit:
+            oldest = next(iter(self._rows))
+            self._size -= self._rows.pop(oldest)[1]
+
+    def forget(self, relid: int, key: bytes) -> None:
+        """The row is gone, or changed in a way that is not known."""
+        known = self._rows.pop((relid, key), None)
+        if known is not None:
+            self._size -= known[1]
+
+    def fill(self, relid: int, key: bytes, row: Row, missing: Sequence[int]) -> tuple[Row, Missing]:
+        """Fill what is missing in ``row`` from the row's earlier event.
+
+        Args:
+            relid: The relation.
+            key: The key that the row had before this change.
+            row: With UNSENT at ``missing``.
+            missing: Indexes.
+
+        Returns:
+            The row, and the indexes that are still missing.
+        """
+        known = self._rows.get((relid, key))
+        if known is None:
+            return row, tuple(missing)
+        earlier = known[0]
+        filled = list(row)
+        for i in missing:
+            # A column added within the transaction makes the earlier row shorter.
+            if i < len(earlier):
+                filled[i] = earlier[i]
+        return filled, tuple(i for i in missing if filled[i] is UNSENT)
+
+    def clear(self) -> None:
+        """The transaction has ended, or a table was emptied."""
+        self._rows.clear()
+        self._size = 0
+
+
+Missing = tuple[int, ...]
