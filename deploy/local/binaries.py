@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.errors import EnvironmentProblem
+from cdc.errors import CdcError, EnvironmentProblem
 
 OLDEST = 14
 _DEBIAN = Path("/usr/lib/postgresql")
@@ -110,3 +111,18 @@ def inspect(folder: Path) -> Binaries | None:
     if match is None or int(match.group(1)) < OLDEST:
         return None
     return Binaries(folder, int(match.group(1)))
+
+
+def main() -> int:
+    """Find or fetch the binaries and say where they are; the exit code."""
+    try:
+        found = find_binaries()
+    except CdcError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(f"Postgres {found.version} in {found.folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
