@@ -149,6 +149,17 @@ class RowEncoder:
         value = self._value(b"r", b"null", self.image(row), load, position, ())
         return self.key(row), value, [(POSITION_HEADER, position), self._schema_header]
 
+    def load_frame(self, load: TransactionFields) -> tuple[bytes, bytes, Headers]:
+        """What all records of a load share, for encoders of many rows at once.
+
+        Returns:
+            What stands before the image in a value, what stands after it, and the headers.
+        """
+        position = load.snapshot_position()
+        value = self._value(b"r", b"null", b"\0", load, position, ())
+        before, after = value.split(b"\0")
+        return before, after, [(POSITION_HEADER, position), self._schema_header]
+
     def insert(self, new: Row, txn: TransactionFields, ordinal: int) -> OutRecord:
         """The record of an insert."""
         position = txn.position(ordinal)

@@ -1,0 +1,108 @@
+"""Errors of the source while it is being copied, told in our words.
+
+Only the server's primary message is passed on, and not where it can hold a part of a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from cdc.errors import CdcError, EnvironmentProblem, SourceError, SourceRefused
+from cdc.schema import TableSchema
+
+_CONNECTION_CODES = {
+    "57P01": ("server_stopping", "Postgres is stopping"),
+    "57P02": ("server_stopping", "Postgres is stopping"),
+    "57P03": ("server_starting", "Postgres is not ready"),
+}
+_SNAPSHOT_GONE = ("22023", "42704", "55000")
+
+
+def table_changed(code: str, schema: TableSchema, what: str) -> SourceError:
+    """A table is not any more what the snapshot's rows need; the load has to begin anew."""
+    return SourceError(
+        code,
+        f"the table cannot be read as of the snapshot: {what} after the snapshot was taken",
+        table=str(schema.id),
+        remedy="start again: the load begins anew",
+    )
+
+
+@contextmanager
+def mapped_errors(doing: str, schema: TableSchema | None = None) -> Iterator[None]:
+    """Turn psycopg's errors inside the block into ours.
+
+    Args:
+        doing: What is attempted ("copy").
+        schema: Of the one table concerned, if it is one.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        primary = error.diag.message_primary
+        if primary is None:
+            raise _connection_error(doing, " ".join(str(error).split())) from None
+        raise _server_error(
+            error.sqlstate or "", " ".join(primary.split()), doing, schema
+        ) from None
+
+
+def _server_error(state: str, text: str, doing: str, schema: TableSchema | None) -> CdcError:
+    table = str(schema.id) if schema is not None else None
+    if doing == "open the snapshot" and state in _SNAPSHOT_GONE:
+        return SourceError(
+            "snapshot_gone",
+            "the exported snapshot is gone: the connection that holds it has ended",
+            remedy="start again: the load begins anew",
+        )
+    if state in _CONNECTION_CODES:
+        code, what = _CONNECTION_CODES[state]
+        return SourceError(code, f"{what}: {text}")
+    if state[:2] == "08":
+        return SourceError("connection_lost", f"the connection to Postgres was lost: {text}")
+    if state in ("53300", "53200"):
+        return EnvironmentProblem("too_many_connections", text, remedy="raise max_connections")
+    if state == "55P03":
+        return SourceError(
+            "lock_not_granted",
+            f"cannot {doing}: something holds a table locked",
+            table=table,
+            remedy="see pg_locks for who holds ACCESS EXCLUSIVE, and start again after it",
+        )
+    if state == "42501":
+        code = "row_security" if "row-level security" in text else "no_permission"
+        return SourceRefused(
+            code,
+            f"cannot {doing}: {text}",
+            table=table,
+            remedy="the role needs SELECT on the table, and BYPASSRLS where it has policies",
+        )
+    if schema is not None and state in ("42P01", "3F000"):
+        return table_changed("table_rewritten", schema, "it was dropped or renamed")
+    if schema is not None and state in ("42703", "42809"):
+        return table_changed("table_changed", schema, "its columns were changed")
+    if state[:2] == "22":
+        # The text of these can quote bytes of a value.
+        return SourceRefused(
+            "bad_value", f"cannot {doing}: the server cannot print a value ({state})", table=table
+        )
+    return SourceError("source_error", f"cannot {doing}: {text}", table=table)
+
+
+def _connection_error(doing: str, text: str) -> CdcError:
+    if doing != "open the snapshot":
+        return SourceError("connection_lost", f"the connection to Postgres was lost: {text}")
+    if "too many" in text or "connection slots" in text:
+        return EnvironmentProblem("too_many_connections", text, remedy="raise max_connections")
+    if "starting up" in text or "not yet accepting" in text or "recovery" in text:
+        return SourceError("server_starting", f"Postgres is not ready: {text}")
+    if "shutting down" in text:
+        return SourceError("server_stopping", f"Postgres is stopping: {text}")
+    return EnvironmentProblem(
+        "server_unreachable",
+        f"cannot connect to Postgres: {text}",
+        remedy="check host, port, user and password in cdc.yaml, and that the server runs",
+    )
