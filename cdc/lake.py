@@ -1,0 +1,236 @@
+"""Replicas in the lake as they are read without a JVM: version, progress, marks of a person.
+
+Progress is Delta's own SetTransaction of the application that the table property ``cdc.app``
+names; a commit's userMetadata repeats it for people and as a hint, never as the only copy.
+Imports deltalake only, for ``cdc query`` starts here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from cdc.errors import LakeError, LogError
+from cdc.position import Position, frontier
+
+APP_PROPERTY: Final = "cdc.app"
+#: Hidden columns of a replica: the row's commit LSN, and its record key (see formats.md).
+LSN_COLUMN: Final = "_cdc_lsn"
+KEY_COLUMN: Final = "_cdc_key"
+
+_APP = re.compile(r"cdc/1/([^/]+)/([^/]+)/g(\d+)/i(\d+)/e(\d+)")
+_FIRST_LOOK: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AppId:
+    """The application id under which a replica's progress is recorded.
+
+    Args:
+        source: The source's name.
+        topic_id: Kafka's id of the topic that the replica is folded from.
+        generation: Counted up by each rebuild.
+        incarnation: Counted up by each restore.
+        epoch: Of the source's history.
+    """
+
+    source: str
+    topic_id: str
+    generation: int = 1
+    incarnation: int = 1
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"cdc/1/{self.source}/{self.topic_id}"
+            f"/g{self.generation}/i{self.incarnation}/e{self.epoch}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> AppId:
+        """Read the property; raises LakeError ``bad_app``."""
+        match = _APP.fullmatch(text)
+        if match is None:
+            raise LakeError("bad_app", f"not an application id of ours: {text[:80]!r}")
+        return cls(match[1], match[2], int(match[3]), int(match[4]), int(match[5]))
+
+
+def app_id(source: str, topic_id: str, generation: int, incarnation: int, epoch: int) -> str:
+    """The text of ``cdc.app``."""
+    return str(AppId(source, topic_id, generation, incarnation, epoch))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNote:
+    """The userMetadata of a commit of ours: a hint.
+
+    Args:
+        position: What the table stands for after the commit.
+        commit_us: Highest commit time of the source below the position, µs since 1970 UTC.
+        ends: Partition to next offset of the table's topic, as of the position.
+        kind: ``apply``, ``rebuild``, ``restore`` or ``upkeep``.
+        log_ms: When the broker took in the frontier record of the position, ms since 1970 UTC.
+    """
+
+    position: Position
+    commit_us: int
+    ends: dict[int, int]
+    kind: str
+    log_ms: int | None = None
+
+    def to_json(self) -> str:
+        """The userMetadata."""
+        return orjson.dumps(
+            {
+                "v": 1,
+                "position": str(self.position),
+                "commit_us": self.commit_us,
+                "ends": {str(p): end for p, end in sorted(self.ends.items())},
+                "kind": self.kind,
+                "log_ms": self.log_ms,
+            }
+        ).decode()
+
+    @classmethod
+    def from_json(cls, text: str | None) -> CommitNote | None:
+        """Read userMetadata; None when it is not ours."""
+        try:
+            raw = orjson.loads(text or "")
+            if raw["v"] != 1:
+                return None
+            return cls(
+                Position.parse(raw["position"]),
+                int(raw["commit_us"]),
+                {int(p): int(end) for p, end in raw["ends"].items()},
+                str(raw["kind"]),
+                raw.get("log_ms"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, LogError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica at one version.
+
+    Args:
+        path: Its folder.
+        version: Delta's version.
+        app: Of the property ``cdc.app`` at this version.
+        position: What it stands for; None before its first record (it is empty then).
+        note: Of the commit that brought it to ``position``, if that is still in the log.
+        columns: Names of all columns, hidden ones included, in the table's order.
+        table: The open table, for its files and deletion vectors.
+    """
+
+    path: str
+    version: int
+    app: AppId
+    position: Position | None
+    note: CommitNote | None
+    columns: tuple[str, ...]
+    table: DeltaTable
+
+    @property
+    def ends(self) -> dict[int, int] | None:
+        """Where in the topic the position lies: the start of the next range, as a hint."""
+        return None if self.note is None else self.note.ends
+
+
+def open_replica(
+    path: str | Path,
+    *,
+    table: str | None = None,
+    version: int | None = None,
+    check_by_hand: bool = True,
+) -> Replica | None:
+    """Open the replica in a folder at its newest version.
+
+    Args:
+        path: The replica's folder.
+        table: ``source.schema.table``, for messages.
+        version: Another version than the newest.
+        check_by_hand: Refuse a table that a person has restored.
+
+    Returns:
+        The replica; None when there is no Delta table in the folder.
+
+    Raises:
+        LakeError: ``not_a_replica`` (a Delta table that is not ours), ``bad_app``,
+            ``restored_by_hand``, ``lake_unreadable``.
+    """
+    if not (Path(path) / "_delta_log").is_dir():
+        return None
+    try:
+        opened = DeltaTable(str(path), version=version)
+        properties = opened.metadata().configuration
+        text = properties.get(APP_PROPERTY)
+        if text is None:
+            raise LakeError(
+                "not_a_replica",
+                f"the Delta table in {path} was not made by cdc (no property {APP_PROPERTY})",
+                table=table,
+                remedy=f"move {path} away",
+            )
+        app = AppId.parse(text)
+        recorded = opened.transaction_version(text)
+        position = None if recorded is None else frontier(app.epoch, recorded)
+        note = _note_of(opened, position, table, check_by_hand)
+        columns = tuple(field.name for field in opened.schema().fields)
+        return Replica(str(path), opened.version(), app, position, note, columns, opened)
+    except TableNotFoundError:
+        return None
+    except DeltaError as problem:
+        raise LakeError(
+            "lake_unreadable",
+            f"the Delta table in {path} cannot be opened ({type(problem).__name__})",
+            table=table,
+            remedy=f"cdc rebuild {table or 'TABLE'} --from-offset 0",
+        ) from None
+
+
+def _note_of(
+    opened: DeltaTable, position: Position | None, table: str | None, check_by_hand: bool
+) -> CommitNote | None:
+    """The note of the newest commit of ours; a RESTORE after it, or just below it, is an error."""
+    version = opened.version()
+    look = _FIRST_LOOK
+    base = -1
+    note: CommitNote | None = None
+    while True:
+        commits = [c for c in opened.history(look) if c["version"] <= version]
+        note, base = None, -1
+        for commit in commits:
+            if note is None:
+                found = CommitNote.from_json(commit.get("userMetadata"))
+                if found is not None and found.kind != "upkeep":
+                    note, base = found, int(commit.get("readVersion", -1))
+                    continue
+            elif commit["version"] <= base:
+                break
+            if check_by_hand and commit.get("operation") == "RESTORE":
+                raise _restored(table, position)
+        else:
+            if len(commits) == look:
+                # Nothing of ours yet, or commits between it and what it was planned from.
+                look *= 8
+                continue
+        break
+    return note if note is not None and note.position == position else None
+
+
+def _restored(table: str | None, position: Position | None) -> LakeError:
+    return LakeError(
+        "restored_by_hand",
+        "the Delta table was restored to an older version by somebody else: "
+        "its recorded position no longer says what it holds",
+        table=table,
+        position=None if position is None else str(position),
+        remedy=f"cdc rebuild {table or 'TABLE'} --from-offset 0",
+    )
