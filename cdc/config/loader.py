@@ -19,6 +19,7 @@ from cdc.errors import ConfigError
 
 #: Set to 1 for the children of a command that was given ``--dev``.
 DEV_VARIABLE = "CDC_DEV"
+_LONGEST_SHOWN = 60
 
 
 def load_config(path: str | Path = "cdc.yaml", *, dev: bool | None = None) -> Config:
@@ -149,8 +150,17 @@ def _value_at(data: Any, path: tuple[str | int, ...]) -> Any:
 def _dotted(path: tuple[str | int, ...]) -> str:
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{_shown_key(part)}" if text else _shown_key(part)
     return text
+
+
+def _shown_key(key: str) -> str:
+    """A key as it can stand in one line of a message."""
+    plain = key.isprintable() and not any(sign in key for sign in " :'\"")
+    return key if plain and 0 < len(key) <= _LONGEST_SHOWN else ascii(key[:_LONGEST_SHOWN])
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:

@@ -54,7 +54,8 @@ class ChildView:
             ``ended`` (drained).
         state: What the child itself last said that it does; its details beside it.
         ready_at: Monotonic seconds of its last word about readiness.
-        error: The ``error`` object of why it is down or was last restarted.
+        error: The ``error`` object of why it is down or was last restarted, until it is ready.
+        reported: The ``error`` object that the running process has sent.
         exit_code: Of its last end; negative for a signal.
     """
 
@@ -72,6 +73,7 @@ class ChildView:
     restarts: int = 0
     exit_code: int | None = None
     error: dict[str, Any] | None = None
+    reported: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -154,7 +156,7 @@ class Child:
             failures = 1 if healthy else failures + 1
             wait = self._policy.wait(failures)
             view.restarts += 1
-            view.error = view.error or _ended(self.spec.name, code)
+            view.error = view.reported or _ended(self.spec.name, code)
             self._change("waiting")
             log.warning(
                 "child_ended", child=self.spec.name, exit_code=code, again_in_s=wait,
@@ -200,7 +202,7 @@ class Child:
         view = self.view
         view.pid = process.pid
         view.started = time.monotonic()
-        view.state, view.details, view.error = "starting", None, None
+        view.state, view.details, view.reported = "starting", None, None
         view.ready, view.ready_reason, view.was_ready = False, "starting", False
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._change("running")
@@ -275,15 +277,16 @@ class Child:
             view.ready = message.get("ready") is True
             view.ready_reason = None if view.ready else str(message.get("reason") or "not ready")
             view.ready_at = time.monotonic()
-            view.was_ready = view.was_ready or view.ready
+            if view.ready:
+                view.was_ready, view.error = True, None
         elif kind == "error" and isinstance(message.get("error"), dict):
-            view.error = message["error"]
+            view.reported = message["error"]
         elif kind == "answer":
             self._on_answer(message)
 
     def _set_down(self, code: int) -> None:
         view = self.view
-        view.error = view.error or _ended(self.spec.name, code)
+        view.error = view.reported or _ended(self.spec.name, code)
         view.state = "errored"
         self._change("down")
         log.error("child_down", child=self.spec.name, exit_code=code, **_error_fields(view.error))

@@ -20,7 +20,7 @@ _LONGEST_LINE = 64 * 1024
 _FRAME = re.compile(r'\s*(?:at [\w.$/<>-]+\(.*\)|File ".*", line \d+, in .*|\.\.\. \d+ more)')
 _LOG4J = re.compile(r"(\d\d/\d\d/\d\d \d\d:\d\d:\d\d (?:WARN|ERROR|INFO|FATAL) [\w.$]+): ?(.*)")
 _ERROR = re.compile(
-    r"((?:[A-Za-z_$][\w$]*\.)*[A-Za-z_$][\w$]*"
+    r"\b((?:[A-Za-z_$][\w$]*\.)*(?:[A-Za-z_$][\w$]*)?"
     r"(?:Error|Exception|Warning|Violation|Interrupt|Exit))\b"
 )
 _ERROR_LINE = re.compile(r"\s*(?:Caused by: |Exception in thread \"[^\"]*\" )?" + _ERROR.pattern)
