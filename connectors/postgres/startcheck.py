@@ -1,0 +1,271 @@
+"""Whether capture may go on from where the log stands: named errors for every gap. Pure.
+
+Each check answers one way in which history that the log needs may be gone (guarantee G3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from cdc.control import ERRORED, ControlState, TableRecord
+from cdc.errors import CdcError, ConfigError, HistoryGap, LogError, SourceRefused, SourceStopped
+from cdc.log.admin import PartitionOffsets
+from cdc.names import TableId, quote_literal
+from cdc.position import format_lsn
+from connectors.postgres import failures
+from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.client import SystemIdentity
+from connectors.postgres.log_writer import LogPosition
+from connectors.postgres.publication import PublicationInfo, differences
+from connectors.postgres.side_connection import TableIdentity
+from connectors.postgres.slot import SlotInfo
+
+_RELOAD = "cdc destroy removes slot, topics and derived tables, then cdc start loads anew"
+
+
+def check_tables(settings: CaptureSettings, control: ControlState) -> None:
+    """cdc.yaml lists the tables that were loaded, and names the same slot and publication.
+
+    Raises:
+        ConfigError: ``tables_changed``, ``slot_changed``.
+    """
+    known, wanted = set(control.tables), set(settings.tables)
+    parts = []
+    if new := sorted(wanted - known):
+        parts.append("new: " + ", ".join(map(str, new)))
+    if gone := sorted(known - wanted):
+        parts.append("gone: " + ", ".join(map(str, gone)))
+    if parts:
+        raise ConfigError(
+            "tables_changed",
+            f"the tables of source {settings.source} in cdc.yaml are not those of its first "
+            f"start ({'; '.join(parts)}), which is not supported yet",
+            remedy=f"list the same tables again; or {_RELOAD}",
+        )
+    source = control.source
+    if source is None:
+        return
+    for word, now, before in (
+        ("slot", settings.slot, source.slot),
+        ("publication", settings.publication, source.publication),
+        ("database", settings.database, source.database),
+    ):
+        if now != before:
+            raise ConfigError(
+                "slot_changed",
+                f"the {word} of source {settings.source} is {now} in cdc.yaml, and was {before} at "
+                "its first start",
+                remedy=f"name {before} again; or {_RELOAD}",
+            )
+
+
+def check_errored(settings: CaptureSettings, control: ControlState) -> None:
+    """No table stopped the source before.
+
+    Raises:
+        SourceStopped: ``source_errored``, with the reason and remedy that were recorded.
+    """
+    for record in control.tables.values():
+        if record.state == ERRORED:
+            raise SourceStopped(
+                "source_errored",
+                f"the source is stopped: {record.reason}",
+                table=settings.name_of(record.id),
+                position=str(record.last_good) if record.last_good else None,
+                remedy=record.remedy,
+            )
+
+
+def check_server(position: LogPosition, identity: SystemIdentity) -> None:
+    """The server is the one that we know, and has not lost what we have read.
+
+    Raises:
+        HistoryGap: ``other_system``, ``timeline_changed``, ``server_behind``.
+    """
+    if identity.sysid != position.sysid:
+        raise HistoryGap(
+            "other_system",
+            f"the server's system identifier is {identity.sysid}, the log was captured from "
+            f"{position.sysid}: it is another database cluster",
+            remedy=f"connect to the old one (cdc.yaml); or {_RELOAD}",
+        )
+    if identity.timeline != position.timeline:
+        raise HistoryGap(
+            "timeline_changed",
+            f"the server is on timeline {identity.timeline}, the log was captured on timeline "
+            f"{position.timeline}: a standby was promoted or a backup restored",
+            remedy=f"connect to the old server; or {_RELOAD}",
+        )
+    if identity.wal_end < position.end_lsn:
+        raise HistoryGap(
+            "server_behind",
+            f"the server's WAL ends at {format_lsn(identity.wal_end)}, the log was captured up to "
+            f"{format_lsn(position.end_lsn)}: the server has lost what was read from it",
+            position=str(position.position),
+            remedy=_RELOAD,
+        )
+
+
+def check_slot(settings: CaptureSettings, position: LogPosition, slot: SlotInfo | None) -> int:
+    """The slot is ours, usable, free and not ahead; returns its confirmed_flush.
+
+    Raises:
+        HistoryGap: ``slot_missing``, ``slot_lost``, ``slot_ahead``.
+        SourceRefused: ``slot_foreign``.
+        SourceError: ``slot_active``.
+    """
+    if slot is None:
+        raise _with_remedy(failures.slot_missing(settings.slot))
+    if slot.plugin != "pgoutput" or slot.database != settings.database or slot.two_phase:
+        raise foreign_slot(slot)
+    if slot.lost or slot.confirmed_flush is None:
+        raise _with_remedy(failures.slot_lost(settings.slot))
+    if slot.active:
+        raise failures.slot_active(settings.slot, slot.active_pid)
+    if slot.confirmed_flush > position.end_lsn:
+        raise HistoryGap(
+            "slot_ahead",
+            f"replication slot {slot.name!r} was confirmed up to "
+            f"{format_lsn(slot.confirmed_flush)}, the log goes up to "
+            f"{format_lsn(position.end_lsn)}: changes in between were given to somebody else",
+            position=str(position.position),
+            remedy=_RELOAD,
+        )
+    return slot.confirmed_flush
+
+
+def foreign_slot(slot: SlotInfo) -> SourceRefused:
+    """The error for a slot of our name that cannot be ours."""
+    return SourceRefused(
+        "slot_foreign",
+        f"replication slot {slot.name!r} is not ours: plugin {slot.plugin}, database "
+        f"{slot.database}",
+        remedy="name another slot in cdc.yaml, or drop it if nobody needs it: "
+        f"SELECT pg_drop_replication_slot({quote_literal(slot.name)});",
+    )
+
+
+def check_publication(
+    settings: CaptureSettings, publication: PublicationInfo | None, tables: Iterable[TableId]
+) -> None:
+    """The publication still publishes exactly our tables, with everything.
+
+    Raises:
+        HistoryGap: ``publication_missing``, ``publication_changed``.
+        SourceRefused: ``publication_differs``: it publishes more than ours, which is no gap.
+    """
+    wanted = frozenset(tables)
+    if publication is None:
+        raise HistoryGap(
+            "publication_missing",
+            f"the publication {settings.publication} is gone: changes made meanwhile may not be in "
+            "the stream",
+            remedy=_RELOAD,
+        )
+    ours = dataclasses.replace(publication, tables=publication.tables & wanted)
+    if found := differences(ours, wanted):
+        problems = "; ".join(problem for problem, _ in found)
+        raise HistoryGap(
+            "publication_changed",
+            f"the publication {settings.publication} {problems}: changes made meanwhile may not "
+            "be in the stream",
+            remedy=_RELOAD,
+        )
+    if more := differences(publication, wanted):
+        problem, mend = more[0]
+        raise SourceRefused(
+            "publication_differs", f"publication {settings.publication} {problem}", remedy=mend
+        )
+
+
+def check_identities(
+    settings: CaptureSettings,
+    records: Mapping[TableId, TableRecord],
+    found: Mapping[TableId, TableIdentity],
+) -> None:
+    """Each table is still the relation, and in the publication, that was recorded.
+
+    Raises:
+        HistoryGap: ``table_missing``, ``publication_changed``.
+    """
+    for id, record in records.items():
+        now = found.get(id)
+        if now is None:
+            raise HistoryGap(
+                "table_missing",
+                "the table was dropped, or dropped and created again",
+                table=settings.name_of(id),
+                remedy=f"take it out of cdc.yaml if it is not needed any more; {_RELOAD}",
+            )
+        before = record.pub_rel
+        if before is not None and now.pub_rel != (before["oid"], before["xmin"]):
+            raise HistoryGap(
+                "publication_changed",
+                "the table was taken out of the publication, or its place in it was changed: "
+                "changes made meanwhile may not be in the stream",
+                table=settings.name_of(id),
+                remedy=_RELOAD,
+            )
+
+
+def check_topics(
+    settings: CaptureSettings,
+    records: Mapping[TableId, TableRecord],
+    position: LogPosition,
+    topics: Mapping[str, tuple[str, int]],
+    offsets: Mapping[str, Mapping[int, PartitionOffsets]],
+) -> None:
+    """The topics are those that were written, and hold what the frontier says.
+
+    Args:
+        settings: Of the capture.
+        records: The tables.
+        position: Where the log stands.
+        topics: Id and partitions of the topics that are there.
+        offsets: Of each of their partitions.
+
+    Raises:
+        HistoryGap: ``topic_missing``, ``topic_changed``, ``log_truncated``.
+    """
+    for id, record in records.items():
+        name = settings.name_of(id)
+        there = topics.get(record.topic)
+        if there is None:
+            raise HistoryGap(
+                "topic_missing", f"topic {record.topic} is gone", table=name, remedy=_RELOAD
+            )
+        if there != (record.topic_id, record.partitions):
+            raise HistoryGap(
+                "topic_changed",
+                f"topic {record.topic} is not the one that was written: it was deleted and created "
+                "again, or has other partitions",
+                table=name,
+                remedy=_RELOAD,
+            )
+        for partition, end in position.ends.get(record.topic, {}).items():
+            log_end = offsets[record.topic][partition].end
+            if log_end < end:
+                raise HistoryGap(
+                    "log_truncated",
+                    f"topic {record.topic}[{partition}] ends at {log_end}, the frontier says "
+                    f"{end}: records were lost",
+                    table=name,
+                    position=str(position.position),
+                    remedy=_RELOAD,
+                )
+
+
+def frontier_lost(settings: CaptureSettings) -> LogError:
+    """The error for a source whose tables are Ready and whose position nobody knows."""
+    return LogError(
+        "frontier_missing",
+        f"neither {settings.frontier_topic} nor {settings.control_topic} says where source "
+        f"{settings.source} stands",
+        remedy=_RELOAD,
+    )
+
+
+def _with_remedy(error: CdcError) -> CdcError:
+    """The same error with the remedy that works in this version."""
+    return type(error)(error.code, error.message, table=error.table, remedy=_RELOAD)
