@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ def pair():
     ours.close()
 
 
-def received(ours: socket.socket) -> list[dict]:
+def received(ours: socket.socket) -> list[dict[str, Any]]:
     ours.settimeout(2)
     return LineBuffer().feed(ours.recv(1 << 20))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from cdc.redaction import remember_secret
 CANARY = "c4nary-row-value"
 
 
-def lines(file: LogFile) -> list[dict]:
+def lines(file: LogFile) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.path.read_text().splitlines()]
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -34,11 +35,11 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(tmp_path) -> Any:
     """A supervisor over the given specs, and what it told people."""
     notes: list[str] = []
 
-    def build(*specs, policy=FAST):
+    def build(*specs: Any, policy: BackOffPolicy = FAST) -> Supervisor:
         logs = tmp_path / "logs"
         logs.mkdir(exist_ok=True)
         return Supervisor(
@@ -50,7 +51,7 @@ def make(tmp_path):
             notify=notes.append,
         )
 
-    build.notes = notes
+    build.notes = notes  # type: ignore[attr-defined]
     return build
 
 
