@@ -233,6 +233,17 @@ class LogAdmin:
             for topic, partitions in topics.items()
         }
 
+    def written_ms(self, topic: str) -> int | None:
+        """When partition 0 of a topic was last written, broker's clock, ms since 1970 UTC.
+
+        None for an empty topic. Raises LogError ``topic_missing``.
+        """
+        asked = {TopicPartition(topic, 0): OffsetSpec.max_timestamp()}
+        futures = self._admin.list_offsets(asked, request_timeout=self._timeout)
+        doing = f"reading the newest time of topic {topic}"
+        found = self._result(next(iter(futures.values())), doing, topic)
+        return found.timestamp if found.timestamp > 0 else None
+
     def _list_offsets(
         self, topics: Mapping[str, int], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[tuple[str, int], int]:

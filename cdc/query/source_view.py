@@ -1,0 +1,363 @@
+"""One source as of one frontier: what control says, how far replicas are, and the tails.
+
+The order that makes this exact: a replica is opened at one version with its position P, the
+frontier F must be at or above every P, control is read up to what F names, and tails are cut
+by position to [P, F). So all tables of a source stand at F, whatever is written meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cdc.control import COPYING, ERRORED, INTENDED, READY, ControlState, TableRecord
+from cdc.envelope import LogRecord, parse_record
+from cdc.errors import LakeError, LogError, QueryError
+from cdc.frontier import Ends, FrontierView
+from cdc.log.reader import LogReader
+from cdc.names import TableId, frontier_topic
+from cdc.position import Position, format_lsn
+from cdc.query.replica_reader import OpenReplica
+from cdc.query.statement import TableName
+from cdc.query.tail import Tail, fold_tail
+from cdc.schema import TableSchema
+
+if TYPE_CHECKING:
+    from cdc.log.admin import LogAdmin
+    from cdc.log.ranges import Range
+
+# A replica is committed after the frontier that it stands for, so reading again must do.
+_FRONTIER_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A source's log at one frontier.
+
+    Args:
+        source: The source's name.
+        view: The newest frontier.
+        control: Control up to what the frontier names.
+        written_ms: When the frontier was written, broker's clock, ms since 1970 UTC.
+    """
+
+    source: str
+    view: FrontierView
+    control: ControlState
+    written_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What to read of one table.
+
+    Args:
+        name: The table.
+        record: Its state in control.
+        schema: Valid at F.
+        versions: Schema versions of the load.
+        replica: At P; None when everything comes from the log.
+        frontier: F.
+        truncate: The newest truncate below F.
+        ranges: Of the topic, holding all records in [P, F).
+    """
+
+    name: TableName
+    record: TableRecord
+    schema: TableSchema
+    versions: tuple[int, ...]
+    replica: OpenReplica | None
+    frontier: Position
+    truncate: Position | None
+    ranges: tuple[Range, ...]
+
+    @property
+    def start(self) -> Position | None:
+        """P, or None without a replica."""
+        return None if self.replica is None else self.replica.position
+
+    @property
+    def size(self) -> int:
+        """Offsets to read; the records are fewer (transaction markers, compaction)."""
+        return sum(r.end - r.start for r in self.ranges)
+
+
+def read_log_state(
+    reader: LogReader,
+    admin: LogAdmin,
+    prefix: str,
+    source: str,
+    replicas: Collection[OpenReplica] = (),
+) -> LogState:
+    """Read frontier and control of a source.
+
+    Args:
+        reader: Of the log.
+        admin: Of the log.
+        prefix: ``log.topic_prefix``.
+        source: The source's name.
+        replicas: Opened before; the frontier is at or above all their positions.
+
+    Raises:
+        QueryError: ``not_started``, ``table_not_ready`` (nothing is complete yet).
+        LakeError: ``replica_ahead``.
+        LogError, EnvironmentProblem: As the reader.
+    """
+    for attempt in range(_FRONTIER_TRIES):
+        try:
+            view = reader.frontier(source)
+            control = reader.control_state(
+                source, None if view is None else view.record.control_end
+            )
+        except LogError as error:
+            if error.code != "topic_missing":
+                raise
+            raise QueryError(
+                "not_started",
+                f"source {source} has no log yet: it was never captured",
+                remedy="cdc start",
+            ) from None
+        if view is None:
+            raise _not_ready(source, control)
+        ahead = [r for r in replicas if r.position > view.position]
+        if not ahead:
+            written = admin.written_ms(frontier_topic(prefix, source))
+            return LogState(source, view, control, written)
+        time.sleep(0.05 * attempt)
+    raise LakeError(
+        "replica_ahead",
+        f"a replica of source {source} is ahead of the log, which ends at {view.position}",
+        position=str(max(r.position for r in ahead)),
+        remedy="log and lake do not belong together: check log.bootstrap_servers and lake.path",
+    )
+
+
+def _not_ready(source: str, control: ControlState) -> QueryError:
+    loads = [r for r in control.loads.values() if r.state in (INTENDED, COPYING)]
+    rows = sum(r.rows for r in loads)
+    return QueryError(
+        "table_not_ready",
+        f"the first load of source {source} is under way"
+        f" ({len(loads)} tables, {rows} rows copied so far)",
+        remedy="cdc status shows how far it is; with no daemon running, cdc start",
+    )
+
+
+def choose_frontier(state: LogState, tables: Sequence[TableName], *, last_good: bool) -> Position:
+    """F: the newest frontier, or with ``last_good`` where the first Errored table stands.
+
+    Raises:
+        QueryError: ``table_not_ready``, ``table_errored``, ``table_not_captured``.
+    """
+    frontier = state.view.position
+    for name in tables:
+        record = state.control.tables.get(name.id)
+        if record is None:
+            raise QueryError(
+                "table_not_captured",
+                "the table is in cdc.yaml, but was never captured",
+                table=str(name),
+                remedy="restart cdc start, which reads cdc.yaml",
+            )
+        if record.state == ERRORED:
+            frontier = min(frontier, _last_good(name, record, asked=last_good))
+        elif record.state != READY:
+            raise _loading(name, record, state.control)
+        if record.ready_from is None or frontier < record.ready_from:
+            raise _loading(name, record, state.control)
+    return frontier
+
+
+def _last_good(name: TableName, record: TableRecord, *, asked: bool) -> Position:
+    if record.last_good is None:
+        raise QueryError(
+            "table_errored",
+            f"the table is {record.state} and has no good position: {record.reason}",
+            table=str(name),
+            remedy=record.remedy,
+        )
+    if not asked:
+        remedy = f"{record.remedy}; or ask for the last good state: cdc query --last-good"
+        raise QueryError(
+            "table_errored",
+            f"the table is {record.state} since {format_lsn(record.last_good.lsn)}: "
+            f"{record.reason}",
+            table=str(name),
+            position=str(record.last_good),
+            remedy=remedy,
+        )
+    return record.last_good
+
+
+def _loading(name: TableName, record: TableRecord, control: ControlState) -> QueryError:
+    load = control.loads.get((name.id, record.load))
+    share = f", {load.rows} rows copied so far" if load is not None else ""
+    return QueryError(
+        "table_not_ready",
+        f"the table is {record.state}, load {record.load}{share}",
+        table=str(name),
+        remedy="wait for the load; cdc status shows how far it is",
+    )
+
+
+def plan_table(
+    state: LogState,
+    reader: LogReader,
+    name: TableName,
+    replica: OpenReplica | None,
+    frontier: Position,
+    topic_id: str | None,
+    max_age_us: int,
+) -> TablePlan:
+    """Plan the reading of one table.
+
+    Args:
+        state: The source's log.
+        reader: Of the log.
+        name: The table.
+        replica: As opened, or None.
+        frontier: F.
+        topic_id: What the broker says of the table's topic now; None: it is not there.
+        max_age_us: Deletes older than this may be gone from the log.
+
+    Raises:
+        LogError: ``topic_recreated``, ``schema_unknown``, or as the reader.
+        QueryError: ``replica_too_old``, ``replica_newer`` (with ``--last-good``).
+    """
+    record = state.control.tables[name.id]
+    if topic_id != record.topic_id:
+        raise LogError(
+            "topic_recreated",
+            f"topic {record.topic} is not the one that was written (its id differs)",
+            table=str(name),
+            remedy="it was deleted or created again: the table needs a new load",
+        )
+    schema = state.control.schema_at(name.id, record.load, frontier)
+    if schema is None:
+        raise LogError("schema_unknown", "control has no schema of the table", table=str(name))
+    used = _usable(state, record, replica)
+    if used is not None and used.position > frontier:
+        raise QueryError(
+            "replica_newer",
+            f"the replica already stands at {format_lsn(used.position.lsn)}, after the last "
+            "good position of another table",
+            table=str(name),
+            remedy="query the tables one by one",
+        )
+    starts = _starts(state, reader, record, used)
+    plan = TablePlan(
+        name=name,
+        record=record,
+        schema=schema,
+        versions=tuple(state.control.schemas.get((name.id, record.load), ())),
+        replica=used,
+        frontier=frontier,
+        truncate=state.control.newest_truncate(name.id, record.load, frontier),
+        ranges=_ranges(state.view, reader, record, starts),
+    )
+    if used is not None and plan.size:
+        _check_age(plan, reader, starts, max_age_us)
+    return plan
+
+
+def _usable(
+    state: LogState, record: TableRecord, replica: OpenReplica | None
+) -> OpenReplica | None:
+    """The replica if it was built from this load's topic, else everything comes from the log."""
+    source = state.control.source
+    if replica is None or replica.app.topic_id != record.topic_id:
+        return None
+    if source is not None and replica.app.epoch != source.epoch:
+        return None
+    return replica
+
+
+def _starts(
+    state: LogState, reader: LogReader, record: TableRecord, replica: OpenReplica | None
+) -> Mapping[int, int]:
+    """Per partition an offset that no record at or above P lies below."""
+    if replica is None:
+        return {}
+    if replica.ends is not None:
+        return replica.ends
+    ends: Ends | None = reader.ends_at(state.source, replica.position)
+    return {} if ends is None else ends.get(record.topic, {})
+
+
+def _ranges(
+    view: FrontierView, reader: LogReader, record: TableRecord, starts: Mapping[int, int]
+) -> tuple[Range, ...]:
+    from cdc.log.ranges import Range
+
+    ends = view.ends.get(record.topic, {})
+    ranges = []
+    for partition in range(record.partitions):
+        end = ends.get(partition)
+        if end is None:
+            # Nothing was told of it; what it holds above F is cut off by position.
+            end = reader.bounds(record.topic, partition).last_stable
+        start = starts.get(partition, 0)
+        ranges.append(Range(record.topic, partition, min(start, end), end))
+    return tuple(ranges)
+
+
+def _check_age(
+    plan: TablePlan, reader: LogReader, starts: Mapping[int, int], max_age_us: int
+) -> None:
+    """Refuse a replica so old that the log may have forgotten deletes since its position."""
+    replica = plan.replica
+    if replica is None or replica.commit_us is None:
+        return
+    if time.time_ns() // 1000 - replica.commit_us <= max_age_us:
+        return
+    for _, record in reader.frontier_history(plan.name.source):
+        if record.full:
+            # Nothing was written to the topic from P until this, which is recent enough.
+            if record.ends.get(plan.record.topic, {}) == dict(starts):
+                return
+            break
+    raise QueryError(
+        "replica_too_old",
+        "the replica is so old that the log no longer holds every delete since then",
+        table=str(plan.name),
+        position=str(replica.position),
+        remedy=f"cdc rebuild {plan.name} --from-offset 0",
+    )
+
+
+def read_tails(reader: LogReader, plans: Sequence[TablePlan]) -> dict[TableName, Tail]:
+    """Read and fold the tails of a source's tables, all partitions at the same time.
+
+    Raises:
+        LogError: As the reader, ``bad_record``, ``value_lost``, ``schema_unknown``.
+        LakeError: ``value_out_of_range``.
+    """
+    by_topic = {plan.record.topic: plan for plan in plans}
+    records: dict[str, list[LogRecord]] = {topic: [] for topic in by_topic}
+    for topic, partition, batch in reader.ranges(r for plan in plans for r in plan.ranges):
+        records[topic] += [
+            parse_record(topic, partition, offset, key, value, headers)
+            for offset, key, value, headers in batch
+        ]
+    tails = {}
+    for topic, plan in by_topic.items():
+        try:
+            tails[plan.name] = fold_tail(
+                records.pop(topic),
+                plan.schema,
+                plan.frontier,
+                plan.start,
+                plan.truncate,
+                plan.versions,
+            )
+        except (LogError, LakeError) as error:
+            error.table = error.table or str(plan.name)
+            raise
+    return tails
+
+
+def table_names(sources: Mapping[str, Collection[TableId]]) -> list[TableName]:
+    """All tables of cdc.yaml as queries name them."""
+    return [TableName(source, table) for source, tables in sources.items() for table in tables]

@@ -1,0 +1,187 @@
+"""The log's tail of a table: what happened from the replica's position up to the frontier.
+
+Folded to typed rows: each key that the range touches, with its row or without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from cdc.codecs import SIMPLE_KEY_TYPES, from_json
+from cdc.envelope import LogRecord
+from cdc.errors import LogError
+from cdc.fold import Inherit, fold
+from cdc.position import Position
+from cdc.schema import Column, TableSchema
+
+#: Replica column with the record key's JSON, where the key is not one simple column.
+KEY_COLUMN: Final = "_cdc_key"
+
+Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """Record keys and columns of the replica that a tail refers to."""
+
+    keys: set[bytes]
+    columns: set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A folded range, in Python values that DuckDB takes exactly.
+
+    Args:
+        keys: Encoded keys that the range touches: the replica's rows of these are void.
+        rows: Rows as of F, in the order of the schema's columns; a value may be an Inherit.
+        keeps_base: Whether the replica's other rows count; a truncate voids them all.
+    """
+
+    keys: Sequence[Any]
+    rows: Sequence[tuple[Any, ...]]
+    keeps_base: bool
+
+    def inherited(self, names: Sequence[str]) -> Inherited:
+        """What the rows take over from the replica's; ``names`` are the schema's columns."""
+        found = Inherited(set(), set())
+        for row in self.rows:
+            for name, value in zip(names, row, strict=True):
+                if isinstance(value, Inherit):
+                    found.keys.add(value.key)
+                    found.columns.add(name)
+        return found
+
+
+class KeyEncoder:
+    """Record key to the value that stands for it in the replica.
+
+    Args:
+        schema: Of the table; its key is pinned for the load.
+    """
+
+    def __init__(self, schema: TableSchema) -> None:
+        key = [schema.column(name) for name in schema.key]
+        self.column: Column | None = None
+        self._convert: Convert | None = None
+        if len(key) == 1 and key[0].type_oid in SIMPLE_KEY_TYPES:
+            self.column = key[0]
+            self._convert = from_json(key[0])
+
+    @property
+    def name(self) -> str:
+        """The replica's column that holds it."""
+        return KEY_COLUMN if self.column is None else self.column.name
+
+    def __call__(self, key: bytes) -> Any:
+        """The value for a record's key."""
+        if self.column is None or self._convert is None:
+            return key.decode()
+        return self._convert(orjson.loads(key)[self.column.name])
+
+
+def fold_tail(
+    records: Iterable[LogRecord],
+    schema: TableSchema,
+    frontier: Position,
+    start: Position | None,
+    truncate: Position | None,
+    known_versions: Iterable[int],
+) -> Tail:
+    """Fold the records of a range and type them by the schema at F.
+
+    Args:
+        records: Of the range, in any order; those outside of ``[start, frontier)`` are left out.
+        schema: Valid at F.
+        frontier: F.
+        start: P, or None when there is no replica.
+        truncate: The newest truncate below F, or None.
+        known_versions: Schema versions that control knows of the load.
+
+    Raises:
+        LogError: ``value_lost``, ``schema_unknown``.
+        LakeError: ``value_out_of_range``.
+    """
+    known = frozenset(known_versions)
+    outcomes = fold(_checked(records, known), frontier, truncate, start=start)
+    encode = KeyEncoder(schema)
+    converters = [(c.name, _converter(c)) for c in schema.columns]
+    rows = [
+        _typed(outcome.row, converters) for outcome in outcomes.values() if outcome.row is not None
+    ]
+    return Tail(
+        [encode(key) for key in outcomes],
+        rows,
+        keeps_base=start is not None and (truncate is None or truncate < start),
+    )
+
+
+def settle_tail(tail: Tail, names: Sequence[str], base: Mapping[bytes, Mapping[str, Any]]) -> Tail:
+    """Replace the Inherit marks by the replica's values.
+
+    Args:
+        tail: As folded.
+        names: Of the schema's columns.
+        base: Record key to the replica's row, in Python values.
+
+    Raises:
+        LogError: ``value_lost`` when neither the replica nor the log has a value.
+    """
+    return Tail(
+        tail.keys,
+        [
+            tuple(_settled(value, names[i], base) for i, value in enumerate(row))
+            for row in tail.rows
+        ],
+        tail.keeps_base,
+    )
+
+
+def _settled(value: Any, column: str, base: Mapping[bytes, Mapping[str, Any]]) -> Any:
+    if not isinstance(value, Inherit):
+        return value
+    held = base.get(value.key)
+    if held is not None and column in held:
+        return held[column]
+    if value.has_fallback:
+        return value.fallback
+    raise LogError(
+        "value_lost",
+        f"neither the replica nor the log has a value for column {column}",
+        remedy="start a new load of the table; REPLICA IDENTITY FULL avoids this",
+    )
+
+
+def _checked(records: Iterable[LogRecord], known: frozenset[int]) -> Iterable[LogRecord]:
+    for record in records:
+        if record.schema_version not in known:
+            raise LogError(
+                "schema_unknown",
+                f"control has no schema version {record.schema_version}, which a record at "
+                f"offset {record.offset} names",
+                position=str(record.position),
+            )
+        yield record
+
+
+def _typed(row: Mapping[str, Any], converters: Sequence[tuple[str, Convert]]) -> tuple[Any, ...]:
+    # A column that a record's schema does not have yet was added later: its value is NULL.
+    return tuple(convert(row.get(name)) for name, convert in converters)
+
+
+def _converter(column: Column) -> Convert:
+    exact = from_json(column)
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, Inherit):
+            fallback = None if value.fallback is None else exact(value.fallback)
+            return Inherit(value.key, fallback, value.has_fallback)
+        return exact(value)
+
+    return convert
