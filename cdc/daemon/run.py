@@ -42,12 +42,12 @@ def child_specs(config: Config) -> list[ChildSpec]:
     captures = [
         ChildSpec(
             f"capture:{name}",
-            python_argv("connectors.postgres.capture_main", "--config", path, "--source", name),
+            python_argv("cdc.daemon.capture_child", "--config", path, "--source", name),
             source=name,
         )
         for name in config.sources
     ]
-    return [*captures, ChildSpec(APPLY, python_argv("spark_jobs.apply_main", "--config", path))]
+    return [*captures, ChildSpec(APPLY, python_argv("cdc.daemon.apply_child", "--config", path))]
 
 
 def run_daemon(
