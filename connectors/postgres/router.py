@@ -34,9 +34,8 @@ Change = Insert | Update | Delete
 #: A message below this size holds no row that the cache would keep.
 _SMALL_MESSAGE: Final = 1000
 
-DESTROY_REMEDY: Final = (
-    "this version cannot go on past it: cdc destroy removes slot, topics and derived tables, "
-    "then cdc start loads the source anew"
+RELOAD_REMEDY: Final = (
+    "cdc destroy removes slot, topics and derived tables, then cdc start loads the source anew"
 )
 _REMEDIES: Final = {
     "record_too_large": "raise log message limits (max.message.bytes of broker and topic) or keep "
@@ -320,7 +319,7 @@ class Router:
             reason,
             table=self._settings.name_of(table),
             position=str(self._position()),
-            remedy=_REMEDIES.get(code, "") + DESTROY_REMEDY,
+            remedy=_REMEDIES.get(code, "") + RELOAD_REMEDY,
         )
 
     def _width(self) -> ProtocolViolation:

@@ -18,10 +18,9 @@ from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.publication import PublicationInfo, differences
+from connectors.postgres.router import RELOAD_REMEDY
 from connectors.postgres.side_connection import TableIdentity
 from connectors.postgres.slot import SlotInfo
-
-_RELOAD = "cdc destroy removes slot, topics and derived tables, then cdc start loads anew"
 
 
 def check_tables(settings: CaptureSettings, control: ControlState) -> None:
@@ -41,7 +40,7 @@ def check_tables(settings: CaptureSettings, control: ControlState) -> None:
             "tables_changed",
             f"the tables of source {settings.source} in cdc.yaml are not those of its first "
             f"start ({'; '.join(parts)}), which is not supported yet",
-            remedy=f"list the same tables again; or {_RELOAD}",
+            remedy=f"list the same tables again; or {RELOAD_REMEDY}",
         )
     source = control.source
     if source is None:
@@ -56,7 +55,7 @@ def check_tables(settings: CaptureSettings, control: ControlState) -> None:
                 "slot_changed",
                 f"the {word} of source {settings.source} is {now} in cdc.yaml, and was {before} at "
                 "its first start",
-                remedy=f"name {before} again; or {_RELOAD}",
+                remedy=f"name {before} again; or {RELOAD_REMEDY}",
             )
 
 
@@ -88,14 +87,14 @@ def check_server(position: LogPosition, identity: SystemIdentity) -> None:
             "other_system",
             f"the server's system identifier is {identity.sysid}, the log was captured from "
             f"{position.sysid}: it is another database cluster",
-            remedy=f"connect to the old one (cdc.yaml); or {_RELOAD}",
+            remedy=f"connect to the old one (cdc.yaml); or {RELOAD_REMEDY}",
         )
     if identity.timeline != position.timeline:
         raise HistoryGap(
             "timeline_changed",
             f"the server is on timeline {identity.timeline}, the log was captured on timeline "
             f"{position.timeline}: a standby was promoted or a backup restored",
-            remedy=f"connect to the old server; or {_RELOAD}",
+            remedy=f"connect to the old server; or {RELOAD_REMEDY}",
         )
     if identity.wal_end < position.end_lsn:
         raise HistoryGap(
@@ -103,7 +102,7 @@ def check_server(position: LogPosition, identity: SystemIdentity) -> None:
             f"the server's WAL ends at {format_lsn(identity.wal_end)}, the log was captured up to "
             f"{format_lsn(position.end_lsn)}: the server has lost what was read from it",
             position=str(position.position),
-            remedy=_RELOAD,
+            remedy=RELOAD_REMEDY,
         )
 
 
@@ -130,7 +129,7 @@ def check_slot(settings: CaptureSettings, position: LogPosition, slot: SlotInfo 
             f"{format_lsn(slot.confirmed_flush)}, the log goes up to "
             f"{format_lsn(position.end_lsn)}: changes in between were given to somebody else",
             position=str(position.position),
-            remedy=_RELOAD,
+            remedy=RELOAD_REMEDY,
         )
     return slot.confirmed_flush
 
@@ -161,7 +160,7 @@ def check_publication(
             "publication_missing",
             f"the publication {settings.publication} is gone: changes made meanwhile may not be in "
             "the stream",
-            remedy=_RELOAD,
+            remedy=RELOAD_REMEDY,
         )
     ours = dataclasses.replace(publication, tables=publication.tables & wanted)
     if found := differences(ours, wanted):
@@ -170,7 +169,7 @@ def check_publication(
             "publication_changed",
             f"the publication {settings.publication} {problems}: changes made meanwhile may not "
             "be in the stream",
-            remedy=_RELOAD,
+            remedy=RELOAD_REMEDY,
         )
     if more := differences(publication, wanted):
         problem, mend = more[0]
@@ -196,7 +195,7 @@ def check_identities(
                 "table_missing",
                 "the table was dropped, or dropped and created again",
                 table=settings.name_of(id),
-                remedy=f"take it out of cdc.yaml if it is not needed any more; {_RELOAD}",
+                remedy=f"take it out of cdc.yaml if it is not needed any more; {RELOAD_REMEDY}",
             )
         before = record.pub_rel
         if before is not None and now.pub_rel != (before["oid"], before["xmin"]):
@@ -205,7 +204,7 @@ def check_identities(
                 "the table was taken out of the publication, or its place in it was changed: "
                 "changes made meanwhile may not be in the stream",
                 table=settings.name_of(id),
-                remedy=_RELOAD,
+                remedy=RELOAD_REMEDY,
             )
 
 
@@ -233,7 +232,7 @@ def check_topics(
         there = topics.get(record.topic)
         if there is None:
             raise HistoryGap(
-                "topic_missing", f"topic {record.topic} is gone", table=name, remedy=_RELOAD
+                "topic_missing", f"topic {record.topic} is gone", table=name, remedy=RELOAD_REMEDY
             )
         if there != (record.topic_id, record.partitions):
             raise HistoryGap(
@@ -241,7 +240,7 @@ def check_topics(
                 f"topic {record.topic} is not the one that was written: it was deleted and created "
                 "again, or has other partitions",
                 table=name,
-                remedy=_RELOAD,
+                remedy=RELOAD_REMEDY,
             )
         for partition, end in position.ends.get(record.topic, {}).items():
             log_end = offsets[record.topic][partition].end
@@ -252,7 +251,7 @@ def check_topics(
                     f"{end}: records were lost",
                     table=name,
                     position=str(position.position),
-                    remedy=_RELOAD,
+                    remedy=RELOAD_REMEDY,
                 )
 
 
@@ -262,10 +261,10 @@ def frontier_lost(settings: CaptureSettings) -> LogError:
         "frontier_missing",
         f"neither {settings.frontier_topic} nor {settings.control_topic} says where source "
         f"{settings.source} stands",
-        remedy=_RELOAD,
+        remedy=RELOAD_REMEDY,
     )
 
 
 def _with_remedy(error: CdcError) -> CdcError:
     """The same error with the remedy that works in this version."""
-    return type(error)(error.code, error.message, table=error.table, remedy=_RELOAD)
+    return type(error)(error.code, error.message, table=error.table, remedy=RELOAD_REMEDY)

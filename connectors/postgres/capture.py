@@ -1,0 +1,338 @@
+"""Capture of one source: fence, load or check, stream; stop the source where it must.
+
+start ── first load, unless all tables are Ready ── start checks ── stream
+└─ a change that cannot
+be captured: replay up to before its transaction, record Errored, end
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Final
+
+import structlog
+
+from cdc.control import ERRORED, ControlState, TableRecord
+from cdc.daemon.channel import ChildChannel
+from cdc.errors import ConfigError
+from cdc.load import Loader, LoadProgress
+from cdc.log.admin import LogAdmin
+from cdc.log.producer import TransactionalProducer
+from cdc.names import TableId
+from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.client import ReplicationClient, connect_sql
+from connectors.postgres.firstload import FirstLoad, LoadHooks
+from connectors.postgres.leftovers import free_slot
+from connectors.postgres.log_state import (
+    fence,
+    is_loaded,
+    read_control,
+    read_position,
+    routed_tables,
+)
+from connectors.postgres.log_writer import LogPosition, LogWriter
+from connectors.postgres.publication import inspect_publication
+from connectors.postgres.router import Router
+from connectors.postgres.side_connection import SideConnection
+from connectors.postgres.startcheck import (
+    check_errored,
+    check_identities,
+    check_publication,
+    check_server,
+    check_slot,
+    check_tables,
+    check_topics,
+)
+from connectors.postgres.stream import StoppedAt, StopRequest, Stream, StreamHooks
+
+log = structlog.get_logger(__name__)
+
+_WATCH_EVERY_S: Final = 30.0
+_REPORT_EVERY_S: Final = 1.0
+
+
+class StopAsked(Exception):
+    """A stop was asked for before streaming began."""
+
+
+class Capture:
+    """One source's capture process.
+
+    Args:
+        settings: Of the capture.
+        loader: Copies the tables at the first start.
+        channel: To the daemon.
+        stop: Set when this process is to end.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        loader: Loader,
+        channel: ChildChannel,
+        stop: StopRequest,
+    ) -> None:
+        self._settings = settings
+        self._loader = loader
+        self._channel = channel
+        self._stop = stop
+        self._admin = LogAdmin(settings.bootstrap_servers, settings.log_options)
+        self._stream: Stream | None = None
+        self._router: Router
+        self._writer: LogWriter
+        self._side: SideConnection
+        self._records: dict[TableId, TableRecord] = {}
+        self._watched = 0.0
+        self._reported = 0.0
+        self._loaded: dict[TableId, int] = {}
+
+    def run(self) -> None:
+        """Capture until a stop is asked for.
+
+        Raises:
+            SourceStopped: The source is stopped; Errored is recorded in control.
+            CdcError: Anything else; see the exit codes of ``capture_child``.
+        """
+        settings = self._settings
+        self._channel.state("starting")
+        fence(settings)
+        control = read_control(settings)
+        try:
+            if not is_loaded(control):
+                self._load(control)
+                control = read_control(settings)
+            self._go_on(control)
+        except StopAsked:
+            log.info("stopped before streaming began")
+
+    # --- first load ---
+
+    def _load(self, control: ControlState) -> None:
+        settings = self._settings
+        self._channel.state("loading")
+        with TransactionalProducer(
+            settings.bootstrap_servers, settings.transactional_id, settings.log_options
+        ) as producer:
+            producer.init()
+            hooks = LoadHooks(
+                check=self._check_stop,
+                progress=self._load_progress,
+                waiting_for_slot=self._slot_waits,
+            )
+            FirstLoad(settings, self._admin, producer, self._loader, hooks).run(control)
+
+    def _check_stop(self) -> None:
+        self._answer_commands()
+        if self._stop.requested:
+            raise StopAsked
+
+    def _load_progress(self, progress: LoadProgress) -> None:
+        self._check_stop()
+        self._loaded[progress.table] = progress.rows
+        name = self._settings.name_of(progress.table)
+        self._channel.state(
+            "loading",
+            table=name,
+            rows=progress.rows,
+            total=progress.estimate,
+            done=progress.done,
+            all_rows=sum(self._loaded.values()),
+        )
+        if progress.done:
+            log.info("copied", table=name, rows=progress.rows)
+
+    def _slot_waits(self, seconds: float) -> None:
+        self._check_stop()
+        self._channel.state("loading", waiting_for_slot_s=round(seconds))
+        if round(seconds) % 10 == 0:
+            log.warning(
+                "the server waits for open transactions before it makes the slot",
+                seconds=round(seconds),
+            )
+
+    # --- streaming ---
+
+    def _go_on(self, control: ControlState) -> None:
+        settings = self._settings
+        check_tables(settings, control)
+        check_errored(settings, control)
+        self._records = dict(control.tables)
+        position = read_position(settings, control, self._admin)
+        limit = self._check_log(position)
+        with TransactionalProducer(
+            settings.bootstrap_servers,
+            settings.transactional_id,
+            settings.log_options,
+            max_message_bytes=limit,
+            waiting=self._kafka_waits,
+        ) as producer:
+            producer.init()
+            self._writer = LogWriter(
+                producer, settings.control_topic, settings.frontier_topic, position
+            )
+            try:
+                self._run_stream(producer, control, position, stop_before=None)
+            except StoppedAt as at:
+                self._stop_source(producer, position, at)
+
+    def _check_log(self, position: LogPosition) -> int:
+        """Check the topics; the smallest ``max.message.bytes`` of those we write."""
+        settings, records = self._settings, self._records
+        topics = [record.topic for record in records.values()]
+        infos = self._admin.describe_all([*topics, settings.control_topic, settings.frontier_topic])
+        there = {name: (info.topic_id, info.partitions) for name, info in infos.items()}
+        offsets = self._admin.offsets_of(
+            {topic: there[topic][1] for topic in topics if topic in there}
+        )
+        check_topics(settings, records, position, there, offsets)
+        return min(info.max_message_bytes for info in infos.values())
+
+    def _run_stream(
+        self,
+        producer: TransactionalProducer,
+        control: ControlState,
+        position: LogPosition,
+        stop_before: int | None,
+    ) -> bool:
+        """Stream over one connection; whether ``stop_before`` was reached."""
+        settings = self._settings
+        with ReplicationClient(settings.conninfo) as client:
+            check_server(position, client.identify_system())
+            start = self._check_source(position)
+            stream = Stream(client, start, StreamHooks(self._stop, self._tick))
+            side = SideConnection(settings.conninfo, settings.publication, stream.reread_waits)
+            self._side = side
+            try:
+                tables = routed_tables(control, self._writer.position)
+                self._router = Router(
+                    settings, position.position.epoch, tables, producer.send, side
+                )
+                self._remember_filenodes()
+                self._watch()
+                client.start_replication(settings.slot, start, settings.publication)
+                log.info(
+                    "streaming",
+                    position=str(self._writer.position),
+                    confirmed=f"{start:X}",
+                    tables=len(tables),
+                )
+                self._channel.state("streaming")
+                self._stream = stream
+                stream.run(self._router, self._writer, stop_before)
+            finally:
+                self._stream = None
+                side.close()
+            return stream.reached
+
+    def _check_source(self, position: LogPosition) -> int:
+        """Check slot and publication; returns the slot's confirmed_flush."""
+        settings = self._settings
+        with connect_sql(settings.conninfo) as connection:
+            slot = free_slot(connection, settings, settings.slot, self._check_stop)
+            publication = inspect_publication(connection, settings.publication)
+        current = dataclasses.replace(
+            position, position=self._writer.position, end_lsn=self._writer.end_lsn
+        )
+        start = check_slot(settings, current, slot)
+        check_publication(settings, publication, self._records)
+        return start
+
+    # --- a change that cannot be captured ---
+
+    def _stop_source(
+        self, producer: TransactionalProducer, position: LogPosition, at: StoppedAt
+    ) -> None:
+        """Complete the log up to before the transaction, and record that the source is stopped.
+
+        Raises:
+            SourceStopped: Always, unless a stop was asked for meanwhile.
+        """
+        log.error("the source has to stop", **at.stopped.to_json())
+        while True:
+            self._writer.abort()
+            # Schema versions and routes as of the frontier, not as the aborted part left them.
+            control = read_control(self._settings)
+            try:
+                if not self._run_stream(producer, control, position, stop_before=at.lsn):
+                    return
+                break
+            except StoppedAt as earlier:
+                at = earlier
+        stopped = at.stopped
+        last_good = self._writer.position
+        errored = [
+            dataclasses.replace(
+                record,
+                state=ERRORED,
+                last_good=last_good,
+                reason=f"{stopped.message} (code {stopped.code}, position {stopped.position})",
+                remedy=stopped.remedy,
+            ).to_key_value()
+            for id, record in self._records.items()
+            if self._settings.name_of(id) == stopped.table
+        ]
+        self._writer.advance(self._writer.end_lsn, None, errored)
+        self._writer.write_offset()
+        raise stopped
+
+    # --- beside the loop ---
+
+    def _kafka_waits(self) -> None:
+        if self._stream is not None:
+            self._stream.kafka_waits()
+
+    def _remember_filenodes(self) -> None:
+        for record in self._records.values():
+            if record.relid is not None and record.filenode is not None:
+                self._side.filenodes[record.relid] = record.filenode
+
+    def _watch(self) -> None:
+        """Compare what the stream never tells with what was recorded."""
+        self._watched = time.monotonic()
+        schemas = self._router.schemas
+        found = self._side.identities(schemas)
+        check_identities(self._settings, self._records, found)
+        for id, now in found.items():
+            schema, record = schemas[id], self._records[id]
+            if now.columns != schema.column_names:
+                # A column that is on its way: whether it was added by a rewrite is judged by
+                # the file from before.
+                continue
+            self._side.filenodes[schema.relid] = now.filenode
+            if record.filenode != now.filenode:
+                changed = dataclasses.replace(record, filenode=now.filenode)
+                self._records[id] = changed
+                self._router.control.append(changed.to_key_value())
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now - self._watched >= _WATCH_EVERY_S:
+            self._watch()
+        if now - self._reported >= _REPORT_EVERY_S:
+            self._reported = now
+            self._report()
+            self._answer_commands()
+
+    def _report(self) -> None:
+        stream = self._stream
+        if stream is None or not self._channel.connected:
+            return
+        self._channel.ready(True)
+        self._channel.metrics(
+            lag_bytes=stream.lag_bytes,
+            records=self._router.records,
+            transactions=stream.transactions,
+            commits=self._writer.commits,
+            position=str(self._writer.position),
+            changes={
+                self._settings.name_of(id): count for id, count in self._router.changes.items()
+            },
+        )
+
+    def _answer_commands(self) -> None:
+        for command in self._channel.commands():
+            self._channel.failed(
+                command,
+                ConfigError("unknown_verb", f"capture has no command {command.verb!r}"),
+            )

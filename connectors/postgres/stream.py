@@ -1,0 +1,383 @@
+"""Capture's loop over one replication connection: read, route, commit to Kafka, confirm.
+
+Nothing is confirmed to Postgres beyond the newest frontier that Kafka has committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cdc.errors import HistoryGap, LogError, SourceStopped
+from cdc.frontier import LastTransaction
+from cdc.position import format_lsn
+from connectors.postgres.client import ReplicationClient
+from connectors.postgres.log_writer import LogWriter
+from connectors.postgres.messages import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Relation,
+    Truncate,
+    Update,
+)
+from connectors.postgres.router import RELOAD_REMEDY, Router
+from connectors.postgres.session import Keepalive, ReplicationSession
+
+log = structlog.get_logger(__name__)
+
+#: A group of whole transactions is committed when nothing more is there at once, or at these.
+_GROUP_RECORDS: Final = 20_000
+_GROUP_S: Final = 0.2
+#: A large transaction is committed in parts of about this size.
+_PART_RECORDS: Final = 50_000
+_PART_S: Final = 5.0
+_CHECK_EVERY_RECORDS: Final = 1000
+#: A quiet source's frontier moves at most so often.
+_QUIET_S: Final = 1.0
+#: A frontier that does not move is repeated, so that its topic never runs empty.
+_REPEAT_FULL_S: Final = 3600.0
+_LONGEST_READ_S: Final = 0.5
+#: Kafka may be silent for so long before we let go of Postgres.
+_KAFKA_SILENCE_S: Final = 30.0
+#: A stop waits for the end of a transaction that is half written.
+_STOP_WITHIN_S: Final = 10.0
+
+
+class StopRequest:
+    """Asked to stop; set by a signal handler or a command."""
+
+    __slots__ = ("requested_at",)
+
+    def __init__(self) -> None:
+        self.requested_at: float | None = None
+
+    def request(self) -> None:
+        """Ask; again does nothing."""
+        if self.requested_at is None:
+            self.requested_at = time.monotonic()
+
+    @property
+    def requested(self) -> bool:
+        """Whether it was asked."""
+        return self.requested_at is not None
+
+
+class StoppedAt(Exception):
+    """The change at hand cannot be captured: where its transaction's commit record starts."""
+
+    def __init__(self, lsn: int, stopped: SourceStopped) -> None:
+        super().__init__(stopped.message)
+        self.lsn = lsn
+        self.stopped = stopped
+
+
+class _Interrupted(Exception):
+    """A stop was asked for while a re-read waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamHooks:
+    """What the stream tells and asks.
+
+    Args:
+        stop: Ends the stream at the next border between transactions.
+        tick: Called after each read, at least twice a second; may raise.
+    """
+
+    stop: StopRequest
+    tick: Callable[[], None]
+
+
+class Stream:
+    """One replication connection that has started to stream.
+
+    Args:
+        client: Streaming.
+        start: From where, the slot's confirmed_flush_lsn.
+        hooks: Of the process around.
+    """
+
+    def __init__(self, client: ReplicationClient, start: int, hooks: StreamHooks) -> None:
+        self._client = client
+        self._start = start
+        self._session = ReplicationSession(start, time.monotonic())
+        self._hooks = hooks
+        self._router: Router
+        self._writer: LogWriter
+        self._offset = 0
+        self._stop_before: int | None = None
+        self._reached = False
+        self._skipping = False
+        self._expected: LastTransaction | None = None
+        self._xid = 0
+        self._caught_up = False
+        self._outstanding: LastTransaction | None = None
+        self._outstanding_end = 0
+        self._quiet_lsn = 0
+        self._quiet_time = 0.0
+        self._reply_wanted = False
+        self._check_at = 0
+        self._part_from = 0
+        self._group_from = 0
+        self._silent_since: float | None = None
+        #: Source transactions taken in.
+        self.transactions = 0
+
+    @property
+    def reached(self) -> bool:
+        """Whether the stream ended at ``stop_before``."""
+        return self._reached
+
+    @property
+    def lag_bytes(self) -> int:
+        """WAL that the server has told of, beyond the newest frontier."""
+        return max(0, self._session.received - self._writer.end_lsn)
+
+    def run(self, router: Router, writer: LogWriter, stop_before: int | None = None) -> None:
+        """Stream until a stop is requested, or up to a transaction.
+
+        Args:
+            router: Made for this connection.
+            writer: Of the log.
+            stop_before: Return before the transaction whose commit record starts here.
+
+        Raises:
+            StoppedAt: A change cannot be captured; nothing of its transaction is committed
+                below a frontier.
+            CdcError: From Postgres or Kafka; what was not confirmed comes again.
+        """
+        self._router, self._writer = router, writer
+        self._offset, self._stop_before = writer.end_lsn, stop_before
+        last = writer.last
+        # What the log holds beyond the slot's place has to come again.
+        self._expected = last if last is not None and last.lsn >= self._start else None
+        stop, client, session = self._hooks.stop, self._client, self._session
+        try:
+            while not (stop.requested and self._may_stop()):
+                self._silent_since = None
+                self.keep_alive()
+                batch = client.read(self._timeout())
+                if batch:
+                    self._take(batch)
+                    if self._reached:
+                        break
+                elif self._outstanding is not None and not session.in_transaction:
+                    self._commit()
+                if not session.in_transaction:
+                    self._quiet()
+                elif writer.age > _PART_S:
+                    self._part()
+                self._hooks.tick()
+        except _Interrupted:
+            self._writer.abort()
+            self._outstanding = None
+        self._finish()
+
+    def keep_alive(self) -> None:
+        """Send the status that is due, if any."""
+        session = self._session
+        now = time.monotonic()
+        if session.seconds_to_status(now) <= 0.0:
+            status = session.feedback(now, time.time_ns() // 1000)
+            if status is not None:
+                self._client.send(status)
+
+    def kafka_waits(self) -> None:
+        """A call to Kafka is taking its time: answer Postgres, but not for ever."""
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+        elif now - self._silent_since > _KAFKA_SILENCE_S:
+            raise LogError(
+                "kafka_timeout",
+                f"Kafka has not answered for {_KAFKA_SILENCE_S:.0f} s; letting go of Postgres",
+                remedy="is the broker up and healthy?",
+            )
+        self.keep_alive()
+
+    def reread_waits(self) -> None:
+        """A re-read waits: answer Postgres, and keep Kafka's transaction young."""
+        self.keep_alive()
+        if self._hooks.stop.requested:
+            raise _Interrupted
+        if self._writer.age > _PART_S:
+            self._part()
+
+    # --- inside: one batch ---
+
+    def _take(self, batch: list[bytes]) -> None:
+        receive, router = self._session.receive, self._router
+        change = router.change
+        for data in batch:
+            event = receive(data)
+            kind = type(event)
+            if kind is Insert or kind is Update or kind is Delete:
+                if not self._skipping:
+                    try:
+                        change(event, len(data))  # type: ignore[arg-type]
+                    except SourceStopped as stopped:
+                        raise self._stopped(stopped) from None
+                    if router.records >= self._check_at:
+                        self._check_limits()
+            elif isinstance(event, Keepalive):
+                self._keepalive(event)
+            elif isinstance(event, Begin):
+                self._begin(event)
+                if self._reached:
+                    return
+            elif isinstance(event, Commit):
+                self._commit_seen(event)
+            elif isinstance(event, Relation):
+                router.relation(event)
+            elif isinstance(event, Truncate):
+                if not self._skipping:
+                    try:
+                        router.truncate(event)
+                    except SourceStopped as stopped:
+                        raise self._stopped(stopped) from None
+
+    def _begin(self, begin: Begin) -> None:
+        if self._stop_before is not None and begin.final_lsn >= self._stop_before:
+            self._reached = True
+            return
+        # The frontier is exclusive: a commit record that starts exactly there is new.
+        if begin.final_lsn < self._offset:
+            self._skipping = True
+            self._check_history(begin)
+            return
+        if not self._caught_up:
+            self._catch_up()
+        self._xid = begin.xid
+        self._writer.open()
+        self._router.begin(begin)
+
+    def _commit_seen(self, commit: Commit) -> None:
+        if self._skipping:
+            self._skipping = False
+            if commit.end_lsn > self._offset:
+                raise self._diverged(commit.commit_lsn)
+            return
+        router = self._router
+        router.commit()
+        self.transactions += 1
+        self._outstanding = LastTransaction(commit.commit_lsn, self._xid, commit.commit_us)
+        self._outstanding_end = commit.end_lsn
+        if router.records - self._group_from >= _GROUP_RECORDS or self._writer.age >= _GROUP_S:
+            self._commit()
+
+    def _keepalive(self, keepalive: Keepalive) -> None:
+        self._reply_wanted |= keepalive.reply_requested
+        if self._session.in_transaction:
+            return
+        if keepalive.wal_end > self._quiet_lsn:
+            self._quiet_lsn = keepalive.wal_end
+        if not self._caught_up and keepalive.wal_end >= self._offset:
+            self._catch_up()
+
+    # --- inside: what is in the log already ---
+
+    def _check_history(self, begin: Begin) -> None:
+        """A transaction that comes again is the one that the log holds."""
+        expected = self._expected
+        if expected is None or begin.final_lsn != expected.lsn:
+            return
+        if (begin.xid, begin.commit_us) != (expected.xid, expected.commit_us):
+            raise self._diverged(begin.final_lsn)
+        self._expected = None
+
+    def _catch_up(self) -> None:
+        """Everything that the log holds has come again: from here on it is new."""
+        if self._expected is not None:
+            raise self._diverged(self._expected.lsn)
+        self._caught_up = True
+        self._session.confirm(self._offset)
+
+    def _diverged(self, lsn: int) -> HistoryGap:
+        return HistoryGap(
+            "history_diverged",
+            "the server's history is not the one that was captured: the transaction at "
+            f"{format_lsn(lsn)} differs from the log's (a backup or standby took over?)",
+            position=format_lsn(lsn),
+            remedy=RELOAD_REMEDY,
+        )
+
+    def _stopped(self, stopped: SourceStopped) -> StoppedAt:
+        begin = self._session.transaction
+        return StoppedAt(begin.final_lsn if begin else self._session.received, stopped)
+
+    # --- inside: commits ---
+
+    def _commit(self) -> None:
+        """Commit the group with its frontier, and confirm it."""
+        router, writer = self._router, self._writer
+        writer.advance(self._outstanding_end, self._outstanding, router.take_control())
+        self._outstanding = None
+        self._part_from = self._group_from = router.records
+        self._check_at = router.records + _CHECK_EVERY_RECORDS
+        self._confirm()
+
+    def _part(self) -> None:
+        """Commit what there is of a transaction that is half written."""
+        router = self._router
+        self._writer.part(router.take_control())
+        self._writer.open()
+        self._part_from = router.records
+
+    def _check_limits(self) -> None:
+        records = self._router.records
+        self._check_at = records + _CHECK_EVERY_RECORDS
+        if records - self._part_from >= _PART_RECORDS or self._writer.age >= _PART_S:
+            self._part()
+
+    def _quiet(self) -> None:
+        """Move the frontier of a quiet source to where the server's WAL ends."""
+        if self._outstanding is not None:
+            return
+        writer, now = self._writer, time.monotonic()
+        moved = self._quiet_lsn > writer.end_lsn
+        if moved and (self._reply_wanted or now - self._quiet_time >= _QUIET_S):
+            self._quiet_time = now
+            writer.advance(self._quiet_lsn, None, self._router.take_control())
+            self._confirm()
+        elif writer.seconds_since_full > _REPEAT_FULL_S:
+            writer.advance(writer.end_lsn, None, self._router.take_control())
+        self._reply_wanted = False
+
+    def _confirm(self) -> None:
+        self._session.confirm(self._writer.end_lsn)
+        self.keep_alive()
+
+    def _timeout(self) -> float:
+        if self._session.in_transaction:
+            return _LONGEST_READ_S
+        if self._outstanding is not None:
+            return 0.0
+        if self._quiet_lsn > self._writer.end_lsn:
+            due = self._quiet_time + _QUIET_S - time.monotonic()
+            return min(_LONGEST_READ_S, max(0.0, due))
+        return _LONGEST_READ_S
+
+    # --- inside: the end ---
+
+    def _may_stop(self) -> bool:
+        asked = self._hooks.stop.requested_at
+        return not self._session.in_transaction or (
+            asked is not None and time.monotonic() - asked > _STOP_WITHIN_S
+        )
+
+    def _finish(self) -> None:
+        if self._outstanding is not None and (self._reached or not self._session.in_transaction):
+            self._commit()
+        elif self._writer.is_open:
+            self._writer.abort()
+        if not self._reached:
+            self._writer.write_offset()
+        status = self._session.feedback(time.monotonic(), time.time_ns() // 1000, force=True)
+        if status is not None:
+            self._client.send(status)
