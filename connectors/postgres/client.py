@@ -98,6 +98,7 @@ class ReplicationClient:
         self._poll.register(self._pg.socket, select.POLLIN)
         self._slot = ""
         self._streaming = False
+        self._ended = False  # the stream's end was seen; libpq says so only once
 
     def __enter__(self) -> Self:
         return self
@@ -222,16 +223,15 @@ class ReplicationClient:
         get = self._pg.get_copy_data
         fresh = False  # libpq's buffer was just filled
         try:
-            while size < limit:
+            while size < limit and not self._ended:
                 length, view = get(1)
                 if length > 0:
                     batch.append(bytes(view))
                     size += length
                     fresh = False
                 elif length < 0:
-                    if batch:  # the end is told by the next call
-                        break
-                    raise self._stream_end()
+                    self._ended = True
+                    break
                 elif not fresh:
                     # Also without a readable socket: TLS may hold bytes that poll cannot see.
                     self._pg.consume_input()
@@ -243,6 +243,8 @@ class ReplicationClient:
         except psycopg.OperationalError as error:
             if not batch:
                 raise self._lost(error) from None
+        if self._ended and not batch:
+            raise self._stream_end()
         return batch
 
     def send(self, data: bytes) -> None:

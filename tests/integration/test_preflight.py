@@ -307,29 +307,6 @@ def test_all_problems_are_told_at_once(sql):
     ]
 
 
-def test_what_is_refused_of_the_server_itself(own_stack):
-    postgres = own_stack().postgres
-    with connect_sql(postgres.conninfo()) as sql:
-        sql.execute(GOOD)
-        for setting in ("wal_level = replica", "max_replication_slots = 0", "max_wal_senders = 0"):
-            sql.execute(f"ALTER SYSTEM SET {setting}".encode())
-    postgres.restart()
-    with connect_sql(postgres.conninfo()) as sql:
-        with pytest.raises(EnvironmentProblem) as refused:
-            check(sql, "good")
-        lines = refused.value.message.split("\n")[1:]
-        assert [line.partition(" → ")[0] for line in lines] == [
-            "  server: wal_level is replica, not logical",
-            "  server: all 0 WAL senders are in use",
-            "  server: all 0 replication slots are in use",
-        ]
-        assert "ALTER SYSTEM SET wal_level = 'logical'" in lines[0]
-        sql.execute("ALTER SYSTEM RESET ALL")
-    postgres.restart()
-    with connect_sql(postgres.conninfo()) as sql:
-        check(sql, "good")
-
-
 def test_the_schema_is_read_from_the_catalog(sql):
     sql.execute(GOOD)
     sql.execute("ALTER TABLE public.good ADD gone text")
