@@ -13,8 +13,9 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
-from cdc.redaction import redact
+from cdc.logging import redact_event
 
 _LONGEST_LINE = 64 * 1024
 _FRAME = re.compile(r'\s*(?:at [\w.$/<>-]+\(.*\)|File ".*", line \d+, in .*|\.\.\. \d+ more)')
@@ -95,7 +96,8 @@ class LogFile:
         text = line[:_LONGEST_LINE].decode(errors="replace").rstrip("\r")
         if not text.strip():
             return
-        if not _is_json_object(text):
+        record = _json_object(text)
+        if record is None:
             kept = text if self._keep_raw else safe_line(text)
             if kept is None:
                 return
@@ -105,9 +107,9 @@ class LogFile:
                 "raw": True,
                 "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
-            text = json.dumps(record, ensure_ascii=False)
-        # Last line of defence: the daemon knows secrets that a child may have printed.
-        self._write(redact(text).encode() + b"\n")
+        # Last line of defence against a child that logs past cdc.logging.
+        safe = redact_event(None, "", record)
+        self._write(json.dumps(safe, ensure_ascii=False).encode(errors="replace") + b"\n")
 
     def _write(self, data: bytes) -> None:
         if self._size and self._size + len(data) > self._largest:
@@ -146,10 +148,11 @@ class _Stream:
             os.close(self._handle)
 
 
-def _is_json_object(text: str) -> bool:
+def _json_object(text: str) -> dict[str, Any] | None:
     if not text.startswith("{"):
-        return False
+        return None
     try:
-        return isinstance(json.loads(text), dict)
+        value = json.loads(text)
     except ValueError:
-        return False
+        return None
+    return value if isinstance(value, dict) else None

@@ -86,7 +86,7 @@ class Supervisor:
         self._stop.set()
 
     async def run(self, drain_seconds: float = DRAIN_SECONDS) -> None:
-        """Run all children until ``stop``, or until no capture child is left to run.
+        """Run all children until ``stop``, or until every capture child was refused at its start.
 
         Raises:
             ConfigError: Every capture child was refused; the first one's error.
@@ -192,10 +192,14 @@ class Supervisor:
             self._notify(_sentence(view))
 
     def _refusal(self) -> ConfigError | None:
-        # With nothing captured and nothing that a restart could mend, running on would hide it.
+        # A start that captures nothing, and that no restart could mend, must not look like one.
         captures = [view for view in self.views if view.source is not None]
-        if not captures or any(
-            view.phase != "down" or view.exit_code != REFUSED for view in captures
+        if not captures or not all(
+            view.phase == "down"
+            and view.exit_code == REFUSED
+            and not view.was_ready
+            and view.restarts == 0
+            for view in captures
         ):
             return None
         error = captures[0].error or {}

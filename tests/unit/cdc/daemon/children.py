@@ -51,6 +51,16 @@ channel.close()
 sys.exit(2)
 """
 )
+#: Is refused after it was well.
+REFUSES_LATER = (
+    _COMMON
+    + """
+channel.ready(True)
+channel.error(SourceRefused("slot_missing", "the slot is gone"))
+channel.close()
+sys.exit(2)
+"""
+)
 #: Does not hear SIGTERM, and has a child of its own.
 STUBBORN = (
     _COMMON

@@ -75,6 +75,13 @@ def test_raw_lines_are_wrapped_and_redacted(tmp_path):
     assert all(line["process"] == "apply" and line["raw"] for line in lines(file))
 
 
+def test_secrets_in_json_lines_are_masked_and_stay_json(tmp_path):
+    file = LogFile(tmp_path, "apply")
+    file.feed(b'{"event": "password=abc def", "password": "abc", "n": 1}\n')
+    file.close()
+    assert lines(file) == [{"event": "password=*** def", "password": "***", "n": 1}]
+
+
 def test_files_rotate(tmp_path):
     file = LogFile(tmp_path, "apply", largest=1000, keep=2)
     for n in range(100):

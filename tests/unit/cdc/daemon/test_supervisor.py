@@ -18,7 +18,15 @@ from cdc.daemon.backoff import BackOffPolicy
 from cdc.daemon.client import with_package_path
 from cdc.daemon.supervisor import Supervisor
 from cdc.errors import ConfigError
-from tests.unit.cdc.daemon.children import ENDS, REFUSES, STUBBORN, WELL, spec, starts
+from tests.unit.cdc.daemon.children import (
+    ENDS,
+    REFUSES,
+    REFUSES_LATER,
+    STUBBORN,
+    WELL,
+    spec,
+    starts,
+)
 
 FAST = BackOffPolicy(first=0.1, limit=0.4, healthy_after=0.0)
 
@@ -173,6 +181,20 @@ def test_when_every_source_is_refused_the_daemon_ends_with_its_error(make, tmp_p
 
     asyncio.run(scenario())
     assert (tmp_path / "apply/drained").exists() or not starts(tmp_path, "apply")
+
+
+def test_a_source_that_is_refused_later_does_not_end_the_daemon(make, tmp_path):
+    async def scenario():
+        supervisor = make(spec("capture:shop", REFUSES_LATER, tmp_path))
+        running = asyncio.create_task(supervisor.run(5))
+        await until(lambda: view(supervisor, "capture:shop").phase == "down")
+        await asyncio.sleep(0.3)
+        assert not running.done()
+        assert view(supervisor, "capture:shop").error["code"] == "slot_missing"
+        supervisor.stop()
+        await running
+
+    asyncio.run(scenario())
 
 
 def test_what_does_not_drain_is_killed_with_its_own_children(make, tmp_path):
