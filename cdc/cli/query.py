@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from cdc.cli.options import ConfigOption, DevOption, JsonOption, command
 
+_WAIT_S = 600.0
+
 
 def query(
     context: typer.Context,
     sql: Annotated[str, typer.Argument(help="One SELECT; tables as source.schema.table.")],
     as_csv: Annotated[bool, typer.Option("--csv", help="Answer as CSV.")] = False,
+    last_good: Annotated[
+        bool, typer.Option("--last-good", help="Errored tables as of their last good position.")
+    ] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="If apply is far behind the log, wait until it is not."),
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     dev: DevOption = False,
 ) -> None:
     """Query the derived tables, all at one position of the source's history."""
-    with command(context, "query", config, as_json, dev) as (common, _output):
+    with command(context, "query", config, as_json, dev) as (common, output):
+        from cdc.query import output as render
         from cdc.query.run import run_query
 
-        run_query(common.load(), sql, as_json=common.as_json, as_csv=as_csv)
+        result = run_query(
+            common.load(), sql, last_good=last_good, wait_s=_WAIT_S if wait else None
+        )
+        for note in result.notes:
+            output.note(f"note: {note}")
+        if as_csv and not common.as_json:
+            sys.stdout.write(render.to_csv(result))
+            sys.stdout.flush()
+            output.note(render.summary(result))
+            return
+        output.answer(
+            render.summary(result),
+            render.to_json(result) if common.as_json else None,
+            human=lambda: render.to_table(result),
+        )

@@ -58,12 +58,11 @@ def open_connection() -> Iterator[DuckDBPyConnection]:
                 "memory_limit": f"{_memory_mib()}MiB",
                 # Large sorts spill here; DuckDB's default is the working directory.
                 "temp_directory": spill,
-                "enable_progress_bar": "false",
-                # Dates and instants must not depend on the machine's time zone.
-                "TimeZone": "UTC",
             },
         )
         try:
+            # Dates and instants must not depend on the machine's time zone.
+            connection.execute("SET TimeZone = 'UTC'")
             connection.execute("ATTACH ':memory:' AS _cdc")
             yield connection
         finally:

@@ -121,14 +121,15 @@ def read_log_state(
             ) from None
         if view is None:
             raise _not_ready(source, control)
-        ahead = [r for r in replicas if r.position > view.position]
+        position = view.position
+        ahead = [r for r in replicas if r.position > position]
         if not ahead:
             written = admin.written_ms(frontier_topic(prefix, source))
             return LogState(source, view, control, written)
         time.sleep(0.05 * attempt)
     raise LakeError(
         "replica_ahead",
-        f"a replica of source {source} is ahead of the log, which ends at {view.position}",
+        f"a replica of source {source} is ahead of the log, which ends at {position}",
         position=str(max(r.position for r in ahead)),
         remedy="log and lake do not belong together: check log.bootstrap_servers and lake.path",
     )
