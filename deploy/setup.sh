@@ -125,13 +125,13 @@ main() {
         "$python" -m venv "$venv"
     fi
     say "installing packages"
-    "$venv/bin/pip" install --quiet --no-deps --only-binary :all: --require-hashes \
+    "$venv/bin/pip" install --quiet --no-compile --no-deps --only-binary :all: --require-hashes \
         --requirement deploy/lock/wheels.txt >&2
     wheels=$cache/wheels/$(sha256sum deploy/lock/sdists.txt | cut -c1-16)
     build_wheels "$wheels"
-    "$venv/bin/pip" install --quiet --no-deps --no-index "$wheels"/*.whl >&2
+    "$venv/bin/pip" install --quiet --no-compile --no-deps --no-index "$wheels"/*.whl >&2
     # In compat mode the project is on the path like any folder, without an import hook.
-    "$venv/bin/pip" install --quiet --no-deps --no-index --no-build-isolation \
+    "$venv/bin/pip" install --quiet --no-compile --no-deps --no-index --no-build-isolation \
         --config-settings editable_mode=compat --editable . >&2
     "$venv/bin/python" -m deploy.jars.fetch broker spark >&2
     "$venv/bin/python" -m deploy.local.binaries >&2
