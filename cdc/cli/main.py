@@ -113,3 +113,7 @@ def _unforeseen(error: Exception, output: Output, *, debug: bool) -> int:
 def _command_name(arguments: list[str]) -> str:
     names = {command.name for command in app.registered_commands} | {"local"}
     return next((word for word in arguments if word in names), "")
+
+
+if __name__ == "__main__":
+    main()
