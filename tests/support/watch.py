@@ -7,6 +7,7 @@ import threading
 import psycopg
 
 from cdc.errors import CdcError
+from cdc.log.reader import LogReader
 from cdc.position import format_lsn, parse_lsn
 
 
@@ -42,7 +43,11 @@ class ConfirmedWatch:
                 self._stop.wait(0.1)
 
     def _watch_one_connection(self):
-        with psycopg.connect(**self._pipeline.conninfo, autocommit=True) as connection:
+        pipeline = self._pipeline
+        with (
+            psycopg.connect(**pipeline.conninfo, autocommit=True) as connection,
+            LogReader(pipeline.bootstrap, topic_prefix=pipeline.prefix) as reader,
+        ):
             while not self._stop.wait(0.05):
                 row = connection.execute(
                     "select confirmed_flush_lsn::text from pg_replication_slots"
@@ -52,7 +57,7 @@ class ConfirmedWatch:
                 if row is None:
                     continue
                 confirmed = parse_lsn(row[0])
-                view = self._pipeline.frontier()
+                view = reader.frontier(pipeline.source)
                 if view is None:
                     continue
                 self.samples += 1
