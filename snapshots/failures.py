@@ -68,7 +68,7 @@ def _server_error(state: str, text: str, doing: str, schema: TableSchema | None)
     if state == "55P03":
         return SourceError(
             "lock_not_granted",
-            f"cannot {doing}: something holds a table locked",
+            f"cannot {doing}: something holds it locked",
             table=table,
             remedy="see pg_locks for who holds ACCESS EXCLUSIVE, and start again after it",
         )

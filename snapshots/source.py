@@ -30,8 +30,6 @@ BATCH_BYTES = 1024 * 1024
 #: A batch that does not get full is handed on after this long, seconds.
 PATIENCE = 2.0
 
-_LOCKED_AT_ONCE = 200
-
 
 def open_snapshot(conninfo: Mapping[str, Any], snapshot: str, name: str) -> Connection:
     """A session whose one transaction, read only, sees the exported snapshot.
@@ -72,15 +70,14 @@ def lock_tables(connection: Connection, tasks: Sequence[LoadTask]) -> None:
     """Keep the tables from being changed in form until the transaction ends.
 
     Raises:
-        CdcError: SourceError ``table_missing`` or ``lock_not_granted``, SourceRefused
-            ``no_permission``, ….
+        CdcError: SourceError ``table_rewritten`` (it is gone) or ``lock_not_granted``,
+            SourceRefused ``no_permission``, ….
     """
-    for start in range(0, len(tasks), _LOCKED_AT_ONCE):
-        some = tasks[start : start + _LOCKED_AT_ONCE]
-        table = some[0].schema if len(some) == 1 else None
-        names = sql.SQL(", ").join(sql.SQL("ONLY {}").format(_name(t.schema)) for t in some)
-        with mapped_errors("lock the tables", table):
-            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+    for task in tasks:
+        with mapped_errors("lock the table", task.schema):
+            connection.execute(
+                sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(_name(task.schema))
+            )
 
 
 def check_table(connection: Connection, task: LoadTask) -> None:

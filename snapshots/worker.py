@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import time
-import zlib
 from contextlib import closing
 from typing import BinaryIO, Final
 
@@ -21,6 +20,7 @@ from cdc.envelope import BadValue, RowEncoder, TransactionFields
 from cdc.errors import CdcError, LogError, ProtocolViolation, SourceRefused
 from cdc.frontier import Ends
 from cdc.load import LoadTask
+from cdc.log.partition import partition_of
 from cdc.log.producer import TransactionalProducer
 from cdc.logging import configure_logging
 from cdc.names import snapshot_transactional_id
@@ -127,9 +127,8 @@ class RangeWriter:
             for key, value in zip(keys, values, strict=True):
                 send(topic, 0, key, value, headers)
         else:
-            crc32 = zlib.crc32
             for key, value in zip(keys, values, strict=True):
-                send(topic, crc32(key) % partitions, key, value, headers)
+                send(topic, partition_of(key, partitions), key, value, headers)
 
     def _commit(self, ends: Ends) -> None:
         for topic, partitions in self._producer.ends().items():
