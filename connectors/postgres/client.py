@@ -99,6 +99,7 @@ class ReplicationClient:
         self._slot = ""
         self._streaming = False
         self._ended = False  # the stream's end was seen; libpq says so only once
+        self._end_reason: CdcError | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -198,7 +199,7 @@ class ReplicationClient:
         command = (
             f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {format_lsn(lsn)} ({options})"
         )
-        result = self._execute(command, "start replication", slot)
+        result = self._execute(command, failures.STARTING, slot)
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise SourceError("source_error", "the server did not start to stream")
         self._slot = slot
@@ -251,8 +252,10 @@ class ReplicationClient:
         """Send one CopyData message, such as a status update.
 
         Raises:
-            SourceError: ``connection_lost``.
+            SourceError: ``connection_lost``, or why the server ended the stream.
         """
+        if self._ended:
+            raise self._stream_end()
         try:
             self._pg.put_copy_data(data)
             self._pg.flush()
@@ -289,14 +292,19 @@ class ReplicationClient:
         return failures.connection_lost(" ".join(str(error).split()))
 
     def _stream_end(self) -> CdcError:
-        """Why the server ended the stream."""
-        self._streaming = False
+        """Why the server ended the stream; asked of libpq once, then kept."""
+        if self._end_reason is None:
+            self._streaming = False
+            self._end_reason = self._read_end_reason()
+        return self._end_reason
+
+    def _read_end_reason(self) -> CdcError:
         try:
             result = self._pg.get_result()
         except psycopg.OperationalError as error:
             return self._lost(error)
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            return self._failure(result, "stream changes", self._slot)
+            return self._failure(result, failures.STREAMING, self._slot)
         return SourceError("server_stopping", "Postgres ended the stream: it is stopping")
 
     def _row(

@@ -26,6 +26,10 @@ RETRYABLE_CODES = frozenset(
     }
 )
 
+#: What ``server_error`` must tell apart.
+STARTING = "start replication"
+STREAMING = "stream changes"
+
 _PID = re.compile(r"(\d+)\D*$")
 
 
@@ -75,17 +79,19 @@ def server_error(sqlstate: str | None, message: str, doing: str, slot: str = "")
     Args:
         sqlstate: Its five characters.
         message: Its primary message.
-        doing: What was attempted ("start replication").
+        doing: What was attempted: STARTING, STREAMING, or other words for the message.
         slot: The slot concerned, if any.
     """
     state = sqlstate or ""
     text = _one_line(message)
-    if slot and state == "42704" and "publication" not in text:
+    # The server looks for the slot at the start and for the publication at the first change.
+    # Told by the moment, not by the text, which can be translated.
+    if slot and state == "42704" and doing != STREAMING:
         return slot_missing(slot)
     if slot and state == "55006":
         match = _PID.search(text)
         return slot_active(slot, int(match[1]) if match else None)
-    if slot and (state == "58P01" or (state == "55000" and doing == "start replication")):
+    if slot and (state == "58P01" or (state == "55000" and doing in (STARTING, STREAMING))):
         return slot_lost(slot)
     if slot and state == "42710":
         return SourceError(
@@ -94,7 +100,7 @@ def server_error(sqlstate: str | None, message: str, doing: str, slot: str = "")
             remedy="name another slot in cdc.yaml, or drop it if nobody needs it: "
             f"SELECT pg_drop_replication_slot({quote_literal(slot)});",
         )
-    if state == "42704" and "publication" in text:
+    if state == "42704" and doing == STREAMING:
         return HistoryGap(
             "publication_missing",
             f"the publication is gone: {text}",

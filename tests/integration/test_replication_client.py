@@ -166,6 +166,16 @@ def test_a_publication_that_is_gone_stops_the_stream(source):
     assert gap.value.code == "publication_missing"
 
 
+def test_the_reason_of_the_end_is_told_again(source):
+    drop_publication(source.sql, PUBLICATION)
+    source.sql.execute("INSERT INTO public.items VALUES (1, 'a')")
+    client, session = source.stream()
+    with client:
+        for call in (lambda: receive_until(client, session, is_commit), lambda: client.read(0)):
+            assert code_of(call).code == "publication_missing"
+        assert code_of(client.send, status(session, force=True)).code == "publication_missing"
+
+
 def test_errors_of_connecting_are_told_apart(database):
     def error(**changed):
         with pytest.raises(EnvironmentProblem) as raised:
