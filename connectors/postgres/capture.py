@@ -15,7 +15,7 @@ import structlog
 
 from cdc.control import ERRORED, ControlState, TableRecord
 from cdc.daemon.channel import ChildChannel
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, SourceError
 from cdc.load import Loader, LoadProgress
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
@@ -50,6 +50,9 @@ log = structlog.get_logger(__name__)
 
 _WATCH_EVERY_S: Final = 30.0
 _REPORT_EVERY_S: Final = 1.0
+#: A truncate or a rewrite hides rows from the snapshot; the next one sees them.
+_LOAD_ATTEMPTS: Final = 5
+_CHANGED_UNDER_LOAD: Final = frozenset({"table_changed", "table_rewritten"})
 
 
 class StopAsked(Exception):
@@ -111,16 +114,24 @@ class Capture:
     def _load(self, control: ControlState) -> None:
         settings = self._settings
         self._channel.state("loading")
+        hooks = LoadHooks(
+            check=self._check_stop,
+            progress=self._load_progress,
+            waiting_for_slot=self._slot_waits,
+        )
         with TransactionalProducer(
             settings.bootstrap_servers, settings.transactional_id, settings.log_options
         ) as producer:
             producer.init()
-            hooks = LoadHooks(
-                check=self._check_stop,
-                progress=self._load_progress,
-                waiting_for_slot=self._slot_waits,
-            )
-            FirstLoad(settings, self._admin, producer, self._loader, hooks).run(control)
+            first = FirstLoad(settings, self._admin, producer, self._loader, hooks)
+            for attempt in range(1, _LOAD_ATTEMPTS + 1):
+                try:
+                    return first.run(control)
+                except SourceError as error:
+                    if error.code not in _CHANGED_UNDER_LOAD or attempt == _LOAD_ATTEMPTS:
+                        raise
+                    log.warning("the load begins anew", **error.to_json())
+                    control = read_control(settings)
 
     def _check_stop(self) -> None:
         self._answer_commands()

@@ -1,0 +1,225 @@
+"""Capture inside the test's own process: one thread, real servers, a log of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+
+import psycopg
+
+from cdc.control import ControlState
+from cdc.daemon.channel import ChildChannel
+from cdc.envelope import LogRecord
+from cdc.errors import CdcError
+from cdc.load import LoadResult
+from cdc.log.reader import LogReader
+from cdc.names import TableId, default_publication, default_slot
+from cdc.position import Position, parse_lsn
+from connectors.postgres.capture import Capture
+from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.stream import StopRequest
+
+PROJECT, SOURCE = "test", "shop"
+
+
+def empty_load(request, on_progress):
+    """The loader for tables without rows."""
+    return LoadResult({task.schema.id: 0 for task in request.tasks}, {})
+
+
+class Capturing:
+    """A database, its tables, and the log that capture writes of them.
+
+    Args:
+        bootstrap: Kafka.
+        conninfo: libpq keywords of the database.
+        prefix: Of the topics.
+        tables: Names in schema public.
+    """
+
+    def __init__(self, bootstrap, conninfo, prefix, tables, *, partitions=1, loader=empty_load):
+        database = conninfo["dbname"]
+        # Slots belong to the server, so their names must not repeat among tests.
+        slot = f"{default_slot(PROJECT, SOURCE)}_{database}"
+        self.conninfo = dict(conninfo)
+        self.bootstrap = bootstrap
+        self.loader = loader
+        self.settings = CaptureSettings(
+            project=f"{PROJECT}.{prefix}",
+            source=SOURCE,
+            database=database,
+            conninfo=self.conninfo,
+            bootstrap_servers=bootstrap,
+            log_options={},
+            topic_prefix=prefix,
+            partitions=partitions,
+            replication_factor=1,
+            history_ms=7 * 24 * 3600 * 1000,
+            slot=slot,
+            publication=default_publication(PROJECT, SOURCE),
+            manage_publication=True,
+            tables=tuple(TableId("public", name) for name in tables),
+            workers=1,
+            version="0",
+        )
+        self._thread = None
+        self._stop = StopRequest()
+        self._error: BaseException | None = None
+
+    # --- the process ---
+
+    def start(self, settings=None):
+        self._stop, self._error = StopRequest(), None
+        capture = Capture(settings or self.settings, self.loader, ChildChannel(None), self._stop)
+
+        def run():
+            try:
+                capture.run()
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run, name="capture")
+        self._thread.start()
+
+    def stop(self):
+        """Ask for a stop and wait; raises what capture raised."""
+        self._stop.request()
+        return self.wait(20)
+
+    def wait(self, timeout=20):
+        """Wait until capture ends by itself; raises what it raised."""
+        if self._thread is None:
+            return
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "capture does not end"
+        self._thread = None
+        if self._error is not None:
+            raise self._error
+
+    def ends_with(self, timeout=20) -> CdcError:
+        """The error that capture ends with by itself."""
+        try:
+            self.wait(timeout)
+        except CdcError as error:
+            return error
+        raise AssertionError("capture ended without an error")
+
+    @contextmanager
+    def running(self, settings=None):
+        """Capture runs inside the block, and must not end before it does."""
+        self.start(settings)
+        try:
+            yield self
+        except BaseException:
+            self._stop.request()
+            if self._thread is not None:
+                self._thread.join(20)
+                self._thread = None
+            if isinstance(self._error, CdcError):
+                raise AssertionError(f"capture ended: {self._error}") from self._error
+            raise
+        if self._thread is not None:
+            self.stop()
+
+    # --- the source ---
+
+    @contextmanager
+    def connect(self, autocommit=True):
+        with psycopg.connect(**self.conninfo, autocommit=autocommit) as connection:
+            yield connection
+
+    def execute(self, *statements):
+        """Each statement in a transaction of its own."""
+        with self.connect() as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def transaction(self, *statements):
+        """All in one transaction; returns its id."""
+        with self.connect(autocommit=False) as connection:
+            for statement in statements:
+                connection.execute(statement)
+            (xid,) = connection.execute("select pg_current_xact_id()::text").fetchone()
+            connection.commit()
+        return int(xid)
+
+    def rows(self, query):
+        with self.connect() as connection:
+            return connection.execute(query).fetchall()
+
+    def wal_end(self):
+        return parse_lsn(self.rows("select pg_current_wal_lsn()::text")[0][0])
+
+    def confirmed(self):
+        query = "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = "
+        rows = self.rows(query + f"'{self.settings.slot}'")
+        return parse_lsn(rows[0][0]) if rows else None
+
+    # --- the log ---
+
+    def control(self) -> ControlState:
+        with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
+            return reader.control_state(SOURCE)
+
+    def frontier(self):
+        with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
+            try:
+                return reader.frontier(SOURCE)
+            except CdcError as error:
+                # Also while the topic is being made: not leader yet.
+                if error.code not in ("topic_missing", "kafka_error"):
+                    raise
+                return None
+
+    def frontiers(self):
+        with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
+            return [record for _, record in reader.frontier_history(SOURCE)]
+
+    def wait_ready(self, timeout=20):
+        self._wait(lambda: self.frontier() is not None, timeout, "the first frontier")
+
+    def caught_up(self, timeout=20):
+        """Wait until the frontier has passed what the source holds now; returns it."""
+        target = self.wal_end()
+
+        def reached():
+            view = self.frontier()
+            return view is not None and view.record.end_lsn >= target
+
+        self._wait(reached, timeout, "the frontier")
+        return self.frontier()
+
+    def _wait(self, condition, timeout, what):
+        deadline = time.monotonic() + timeout
+        while not condition():
+            if self._thread is not None and not self._thread.is_alive():
+                raise AssertionError(f"capture ended: {self._error}") from self._error
+            assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+            time.sleep(0.02)
+
+    def records(self, table, frontier: Position | None = None) -> list[LogRecord]:
+        """Records of a table below the frontier, by partition and offset."""
+        view = self.frontier()
+        bound = frontier or view.position
+        topic = self.control().tables[TableId("public", table)].topic
+        found = []
+        with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
+            for partition, end in sorted(view.ends[topic].items()):
+                found += reader.records(topic, partition, 0, end)
+        return [record for record in found if record.position < bound]
+
+    def state(self, table):
+        """Key JSON to row of what the log folds to, applying one record after the other."""
+        id = TableId("public", table)
+        control, view = self.control(), self.frontier()
+        truncate = control.newest_truncate(id, control.tables[id].load, view.position)
+        rows = {}
+        for record in sorted(self.records(table), key=lambda r: (r.position, r.op == "c", r.offset)):
+            if truncate is not None and record.position < truncate:
+                continue
+            if record.op in ("d", "tombstone"):
+                rows.pop(record.key, None)
+            else:
+                rows[record.key] = record.after
+        return rows
