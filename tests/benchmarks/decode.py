@@ -42,7 +42,7 @@ def bare_split(data, pos):
 
 
 def run(rows: int = 200_000):
-    """Microseconds per row and the ratios to the bare split, CPU time, medians of interleaved rounds."""
+    """Microseconds of CPU per row and ratios to the bare split: medians of interleaved rounds."""
     frames = [xlog_data(encode(Insert(16385, ROW))) for _ in range(rows)]
     assert bare_split(frames[0], 31) == ROW
 
