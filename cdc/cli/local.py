@@ -52,8 +52,23 @@ def down(
 ) -> None:
     """Stop both servers; their data stays."""
     with command(context, "local down", config, as_json, dev) as (common, output):
+        if common.config_path.exists():
+            _refuse_under_a_daemon(common)
         local_stack(common).down()
         output.answer("the local stack is down; its data is kept", {"running": False})
+
+
+def _refuse_under_a_daemon(common: Common) -> None:
+    from cdc.daemon.record import is_locked
+    from cdc.errors import ConfigError
+
+    config = common.load()
+    if config.uses_local_stack and is_locked(config):
+        raise ConfigError(
+            "daemon_running",
+            "the daemon uses the local stack and would bring it up again",
+            remedy="cdc stop, then cdc local down",
+        )
 
 
 @app.command("status")

@@ -14,7 +14,7 @@ from cdc.daemon.child import ChildView
 
 #: Figures that only grow in a child's life; a restart begins at 0, which Prometheus expects.
 _COUNTERS = frozenset(
-    {"records", "transactions", "batches", "commits", "rows", "reconnects", "bytes"}
+    {"batches", "bytes", "changes", "commits", "reconnects", "records", "rows", "transactions"}
 )
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]")
 

@@ -23,6 +23,7 @@ from cdc.config import DEV_VARIABLE, Config, load_config
 from cdc.daemon.child import ChildSpec, python_argv
 from cdc.daemon.client import with_package_path
 from cdc.daemon.http import http_app
+from cdc.daemon.localstack import bring_up, keep_up
 from cdc.daemon.logfiles import LogFile
 from cdc.daemon.record import DaemonRecord, hold_lock, remove_record, write_record
 from cdc.daemon.supervisor import APPLY, DRAIN_SECONDS, Supervisor
@@ -120,6 +121,7 @@ async def _run(
         )
     )  # fmt: skip
     serving = asyncio.create_task(server.serve(sockets=[listener]))
+    helpers: list[asyncio.Task[None]] = []
     try:
         write_record(
             config,
@@ -132,17 +134,16 @@ async def _run(
         )
         log.info("daemon_started", pid=os.getpid(), http=url)
         if config.uses_local_stack:
-            # In a thread: HTTP answers meanwhile. A stop waits for it.
-            await asyncio.to_thread(_local_stack_up, config)
+            await bring_up(config)
+            helpers.append(asyncio.create_task(keep_up(config)))
         if supervisor.draining:
             return
-        announcing = asyncio.create_task(_announce(supervisor, url, on_started))
-        try:
-            await supervisor.run(DRAIN_SECONDS)
-        finally:
-            announcing.cancel()
+        helpers.append(asyncio.create_task(_announce(supervisor, url, on_started)))
+        await supervisor.run(DRAIN_SECONDS)
         log.info("daemon_stopped")
     finally:
+        for helper in helpers:
+            helper.cancel()
         server.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await serving
@@ -182,16 +183,6 @@ class _ToLogFile:
     def isatty(self) -> bool:
         """No terminal."""
         return False
-
-
-def _local_stack_up(config: Config) -> None:
-    from deploy.local.stack import LocalStack
-
-    stack = LocalStack(state_folder(config, "local"))
-    if not stack.status().running:
-        log.info("local_stack_starting")
-    stack.up()
-    log.info("local_stack_up")
 
 
 def _write_token(config: Config, token: str) -> Path:

@@ -57,6 +57,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._phases: dict[str, str] = {}
+        self._told: dict[str, str] = {}
         self._log_files = [LogFile(logs, spec.name, keep_raw=keep_raw) for spec in specs]
         self._children = {
             spec.name: Child(
@@ -189,7 +190,11 @@ class Supervisor:
                     )
                 )
         if phase in ("down", "waiting") and view.error is not None:
-            self._notify(_sentence(view))
+            sentence = _sentence(view)
+            # The same trouble again is in the log, not once more before a person's eyes.
+            if self._told.get(view.name) != sentence:
+                self._told[view.name] = sentence
+                self._notify(sentence)
 
     def _refusal(self) -> ConfigError | None:
         # A start that captures nothing, and that no restart could mend, must not look like one.
