@@ -231,6 +231,7 @@ def test_stop_says_what_to_do_when_the_drain_takes_too_long(config, start, monke
     assert f"kill -9 {process.pid}" in (caught.value.remedy or "")
     assert is_locked(config)
     process.kill()
+    os.kill(int((config.root / "capture.shop/grandchild").read_text()), signal.SIGKILL)
     wait_until(lambda: not alive(starts(config.root, "capture:shop")[0][0]), 5)
 
 
