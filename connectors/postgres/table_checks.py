@@ -1,0 +1,163 @@
+"""Whether one table can be captured as it is. Pure; see ``preflight`` for the whole source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from cdc.codecs import is_supported
+from cdc.names import quote_ident
+from connectors.postgres.catalog import TableDefinition
+from connectors.postgres.publication import quote_table
+
+#: Columns of our own in the lake begin so.
+RESERVED_PREFIX = "_cdc_"
+#: OIDs below are the server's own objects.
+_FIRST_NORMAL_OID = 16384
+
+#: (code, problem, remedy) → the finding of the table at hand.
+_MakeFinding = Callable[[str, str, str], "Finding"]
+
+_NOT_TABLES = {
+    "p": ("partitioned", "is a partitioned table, which is not supported yet"),
+    "v": ("view", "is a view: its changes are not replicated"),
+    "m": ("materialized_view", "is a materialized view: its changes are not replicated"),
+    "f": ("foreign_table", "is a foreign table: its changes are not replicated"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem.
+
+    Args:
+        code: Stable word.
+        subject: The table, ``publication x``, ``slot x`` or ``server``.
+        problem: What is wrong, to be read after the subject.
+        remedy: The SQL or setting that mends it.
+        environment: The server or a permission is at fault, not a table.
+        of_table: The subject is a table.
+    """
+
+    code: str
+    subject: str
+    problem: str
+    remedy: str
+    environment: bool = False
+    of_table: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.problem} → {self.remedy}"
+
+
+def table_problems(table: TableDefinition) -> Iterator[Finding]:
+    """What keeps one table from being captured."""
+    subject = str(table.id)
+    name = quote_table(table.id)
+
+    def finding(code: str, problem: str, remedy: str) -> Finding:
+        return Finding(code, subject, problem, remedy, of_table=True)
+
+    leave_out = f"take {table.id} out of `tables` in cdc.yaml"
+    if table.kind != "r":
+        code, problem = _NOT_TABLES.get(table.kind, ("not_a_table", "is not a table"))
+        yield finding(code, problem, leave_out)
+        return
+    if table.relid < _FIRST_NORMAL_OID:
+        yield finding("system_table", "is a table of the server itself", leave_out)
+        return
+    if table.persistence != "p":
+        word = "unlogged" if table.persistence == "u" else "temporary"
+        remedy = f"ALTER TABLE {name} SET LOGGED;" if word == "unlogged" else leave_out
+        yield finding(word, f"is {word}: its changes are not in the WAL", remedy)
+    if table.is_partition:
+        yield finding("partition", f"is a partition of {', '.join(table.parents)}", leave_out)
+    elif table.parents:
+        undo = " ".join(f"ALTER TABLE {name} NO INHERIT {parent};" for parent in table.parents)
+        yield finding("inherited", f"inherits from {', '.join(table.parents)}", undo)
+    if table.children:
+        yield finding("inherited", "has tables that inherit from it", leave_out)
+    if table.rows_hidden:
+        yield finding(
+            "row_security",
+            "row security would hide rows from our role",
+            f"ALTER ROLE … BYPASSRLS; or ALTER TABLE {name} DISABLE ROW LEVEL SECURITY;",
+        )
+    yield from _key_problems(table, finding)
+    yield from _column_problems(table, finding)
+
+
+def _key_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Finding]:
+    name = quote_table(table.id)
+    primary = table.primary_key
+    add_key = f"ALTER TABLE {name} ADD PRIMARY KEY (…);"
+    to_default = f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"
+    if table.identity == "n":
+        remedy = to_default if primary else f"{add_key} {to_default}"
+        yield finding("identity_nothing", "its replica identity is NOTHING", remedy)
+        return
+    if table.identity == "i" and table.identity_index is None:
+        yield finding(
+            "identity_nothing",
+            "the index of its replica identity was dropped, which leaves NOTHING",
+            to_default if primary else f"{add_key} {to_default}",
+        )
+        return
+    if table.identity == "f" and primary is None:
+        yield finding(
+            "full_without_primary_key", "has REPLICA IDENTITY FULL but no primary key", add_key
+        )
+        return
+    key = table.key
+    if key is None:
+        yield finding(
+            "no_key",
+            "has no primary key and no other replica identity, so an UPDATE or DELETE of it "
+            "would fail once it is published",
+            f"{add_key} or, with a unique index on NOT NULL columns: "
+            f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …;",
+        )
+        return
+    if key.deferrable:
+        listed = ", ".join(quote_ident(column) for column in key.columns)
+        yield finding(
+            "deferrable_key",
+            f"its key {key.name} is deferrable, so one transaction can swap keys",
+            f"ALTER TABLE {name} DROP CONSTRAINT {quote_ident(key.name)}, "
+            f"ADD PRIMARY KEY ({listed});",
+        )
+    if generated := sorted(set(key.columns) & set(table.generated_columns)):
+        yield finding(
+            "generated_key",
+            f"its key has generated columns, which are not replicated: {', '.join(generated)}",
+            f"choose a key of stored columns: {add_key}",
+        )
+
+
+def _column_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Finding]:
+    name = quote_table(table.id)
+    for column in table.published_columns:
+        quoted = quote_ident(column.name)
+        if not is_supported(column.type_oid):
+            yield finding(
+                "unsupported_type",
+                f"the type {column.type} of column {column.name} is not supported yet",
+                f"ALTER TABLE {name} ALTER COLUMN {quoted} TYPE text USING {quoted}::text; or "
+                f"take {table.id} out of `tables` in cdc.yaml",
+            )
+        if column.name.lower().startswith(RESERVED_PREFIX):
+            yield finding(
+                "reserved_column",
+                f"the column {column.name} has a name that we keep for our own columns",
+                f"ALTER TABLE {name} RENAME COLUMN {quoted} TO …;",
+            )
+    folded = Counter(column.name.lower() for column in table.published_columns)
+    for column in table.published_columns:
+        if folded[column.name.lower()] > 1:
+            # Spark and Delta take such names for one.
+            yield finding(
+                "ambiguous_column",
+                f"the name of column {column.name} differs from another only by case",
+                f"ALTER TABLE {name} RENAME COLUMN {quote_ident(column.name)} TO …;",
+            )
