@@ -1,6 +1,5 @@
 """kill -9 of apply and of the daemon in the middle of its work: equal, no duplicates."""
 
-import json
 import random
 import time
 
@@ -12,27 +11,6 @@ from tests.support.pipeline import SOURCE, Pipeline
 
 ROUNDS = 5
 TABLES = workload.TABLES
-
-
-def replicas_at(pipeline):
-    """Position text per replica, as ``cdc status --json`` says."""
-    status = json.loads(pipeline.cli("status", "--json").stdout)["result"]
-    return {name: replica["position"] for name, replica in status["replicas"].items()}
-
-
-def wait_applied(pipeline, revive, timeout=180):
-    """Wait until apply has brought every replica to what the source holds now."""
-    pipeline.wait_captured()
-    target = pipeline.frontier().ends
-
-    def applied():
-        revive()
-        status = json.loads(pipeline.cli("status", "--json").stdout)["result"]
-        replicas = status["replicas"].values()
-        return len(replicas) == len(TABLES) and all(r["behind_records"] == 0 for r in replicas)
-
-    assert target
-    pipeline.wait_until(applied, timeout, "apply to catch up")
 
 
 @pytest.mark.timeout(600)
@@ -57,7 +35,8 @@ def test_apply_killed_in_the_middle_of_a_merge(stack, database, topic_prefix, tm
                 time.sleep(rng.uniform(0, 2))
                 pipeline.kill9("apply")
                 pipeline.start_apply()
-        wait_applied(pipeline, revive)
+        pipeline.wait_captured()
+        pipeline.wait_applied(TABLES, revive=revive)
         assert pipeline.stop("apply") == 0
         assert_delta_is_source(pipeline, TABLES)
 
@@ -80,22 +59,11 @@ def test_the_daemon_killed_and_started_again(stack, database, topic_prefix, tmp_
                 time.sleep(rng.uniform(0, 2))
                 pipeline.kill9("daemon")
                 pipeline.start_daemon()
-        pipeline.wait_until(
-            lambda: pipeline.frontier().record.end_lsn >= pipeline.source_lsn(), 60, "capture"
-        )
-        wait_applied_by_daemon(pipeline)
+        pipeline.wait_captured(watch="daemon")
+        pipeline.wait_applied(TABLES)
         assert pipeline.stop("daemon") == 0
         assert_delta_is_source(pipeline, TABLES)
 
 
 def delta_commits(pipeline):
     return len(list((pipeline.lake / SOURCE).glob("*/*/_delta_log/*.json")))
-
-
-def wait_applied_by_daemon(pipeline):
-    def applied():
-        status = json.loads(pipeline.cli("status", "--json").stdout)["result"]
-        replicas = status["replicas"].values()
-        return len(replicas) == len(TABLES) and all(r["behind_records"] == 0 for r in replicas)
-
-    pipeline.wait_until(applied, 180, "apply to catch up", watch="daemon")

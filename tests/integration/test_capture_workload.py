@@ -13,11 +13,13 @@ def test_the_log_folded_is_postgres(stack, database, topic_prefix, tmp_path):
         tmp_path, stack.bootstrap, database, tables, prefix=topic_prefix, partitions=2
     ) as pipeline:
         # Writers are at it while the snapshot is taken.
-        with workload.Writers(database, writers=3, seed=7, changes=10_000) as writers:
+        with workload.Writers(database, writers=3, seed=7, changes=2_000, pause=0.005) as writers:
             pipeline.start_capture()
-            with ConfirmedWatch(pipeline, f"cdc_test_{SOURCE}") as watch:
-                writers.join()
-                pipeline.wait_captured()
+            pipeline.wait_until(lambda: pipeline.frontier() is not None, 60, "the load", "capture")
+            writers.join()
+        with ConfirmedWatch(pipeline, f"cdc_test_{SOURCE}") as watch:
+            workload.run(database, changes=8_000, writers=3, seed=8)
+            pipeline.wait_captured()
         watch.assert_held()
         assert pipeline.stop("capture") == 0
         assert_log_is_source(pipeline, workload.TABLES)

@@ -13,9 +13,11 @@ from deltalake import DeltaTable, QueryBuilder
 from psycopg import sql
 
 from cdc import codecs
+from cdc.config import load_config
 from cdc.fold import fold
 from cdc.log.reader import LogReader
 from cdc.names import lake_folder
+from cdc.query.run import run_query
 
 _AS_TEXT = (codecs.UUID, codecs.JSON, codecs.JSONB)
 
@@ -117,19 +119,40 @@ def assert_log_is_source(pipeline, tables):
         assert_same(source_rows(pipeline.conninfo, schema), rows, f"log of {table}")
 
 
-def delta_rows(pipeline, table):
-    """The replica as another engine reads it (deltalake's own), and its schema."""
+def newest_schema(pipeline, table):
+    """The table's schema as the log has it."""
     with LogReader(pipeline.bootstrap, topic_prefix=pipeline.prefix) as reader:
         view = reader.frontier(pipeline.source)
         control = reader.control_state(pipeline.source, view.record.control_end)
-    schema = control.newest_schema(table, control.tables[table].load)
-    replica = DeltaTable(lake_folder(str(pipeline.lake), pipeline.source, *table))
-    found = QueryBuilder().register("t", replica).execute("select * from t")
-    return schema, by_key(schema, pa.table(found.read_all()).to_pylist())
+    return control.newest_schema(table, control.tables[table].load)
+
+
+def delta_rows(pipeline, schema):
+    """The replica as another engine reads it (deltalake's own)."""
+    path = lake_folder(str(pipeline.lake), pipeline.source, *schema.id)
+    found = QueryBuilder().register("t", DeltaTable(path)).execute("select * from t")
+    return by_key(schema, pa.table(found.read_all()).to_pylist())
+
+
+def query_rows(pipeline, schema):
+    """The table as ``cdc query`` answers."""
+    sql = f"select * from {pipeline.source}.{schema.id}"
+    found = run_query(load_config(pipeline.config_path), sql)
+    assert set(found.columns) == set(schema.column_names)
+    return by_key(schema, (dict(zip(found.columns, row, strict=True)) for row in found.rows))
 
 
 def assert_delta_is_source(pipeline, tables):
     """Every replica has the rows that Postgres has, value by value."""
     for table in tables:
-        schema, rows = delta_rows(pipeline, table)
-        assert_same(source_rows(pipeline.conninfo, schema), rows, f"replica of {table}")
+        schema = newest_schema(pipeline, table)
+        expected = source_rows(pipeline.conninfo, schema)
+        assert_same(expected, delta_rows(pipeline, schema), f"replica of {table}")
+
+
+def assert_query_is_source(pipeline, tables):
+    """``cdc query`` gives the rows that Postgres has, value by value."""
+    for table in tables:
+        schema = newest_schema(pipeline, table)
+        expected = source_rows(pipeline.conninfo, schema)
+        assert_same(expected, query_rows(pipeline, schema), f"query of {table}")

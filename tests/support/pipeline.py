@@ -153,19 +153,32 @@ sources:
         with psycopg.connect(**self.conninfo, autocommit=True) as connection:
             return parse_lsn(connection.execute("select pg_current_wal_lsn()").fetchone()[0])
 
-    def wait_captured(self, timeout=60):
-        """Wait until the log is complete up to what the source holds now.
-
-        A small transaction marks the moment: a quiet source's WAL may end in a record that
-        no keepalive reports.
-        """
+    def wait_captured(self, timeout=60, watch="capture"):
+        """Wait until the log is complete up to what the source holds now."""
         target = self.source_lsn()
         self.wait_until(
             lambda: (view := self.frontier()) is not None and view.record.end_lsn >= target,
             timeout,
             f"the frontier to reach {target:X}",
-            watch="capture",
+            watch=watch,
         )
+
+    def status(self):
+        """What ``cdc status --json`` says."""
+        return json.loads(self.cli("status", "--json").stdout)["result"]
+
+    def wait_applied(self, tables, timeout=180, revive=lambda: None):
+        """Wait until every replica has all that the log holds now."""
+        wanted = {f"{self.source}.{table}" for table in tables}
+
+        def applied():
+            revive()
+            replicas = self.status()["replicas"]
+            return all(
+                name in replicas and replicas[name]["behind_records"] == 0 for name in wanted
+            )
+
+        self.wait_until(applied, timeout, "apply to catch up")
 
     def wait_until(self, condition, timeout, what, watch=None):
         deadline = time.monotonic() + timeout
