@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 
@@ -76,7 +77,7 @@ class Capturing:
         def run():
             try:
                 capture.run()
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - handed to the test's thread
                 self._error = error
 
         self._thread = threading.Thread(target=run, name="capture")
@@ -203,7 +204,7 @@ class Capturing:
         view = self.frontier()
         bound = frontier or view.position
         topic = self.control().tables[TableId("public", table)].topic
-        found = []
+        found: list[LogRecord] = []
         with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
             for partition, end in sorted(view.ends[topic].items()):
                 found += reader.records(topic, partition, 0, end)
@@ -214,8 +215,10 @@ class Capturing:
         id = TableId("public", table)
         control, view = self.control(), self.frontier()
         truncate = control.newest_truncate(id, control.tables[id].load, view.position)
-        rows = {}
-        for record in sorted(self.records(table), key=lambda r: (r.position, r.op == "c", r.offset)):
+        rows: dict[bytes, Any] = {}
+        for record in sorted(
+            self.records(table), key=lambda r: (r.position, r.op == "c", r.offset)
+        ):
             if truncate is not None and record.position < truncate:
                 continue
             if record.op in ("d", "tombstone"):
