@@ -67,7 +67,9 @@ def test_errors_keep_kind_and_fields(kind):
     error = kind("bad_thing", "it is\nbad", table="public.a", position="0/1", remedy="mend it")
     line = Failed(error).to_line()
     assert line.count(b"\n") == 1
-    again = read_message(line).error
+    message = read_message(line)
+    assert isinstance(message, Failed)
+    again = message.error
     assert type(again) is kind
     assert again.to_json() == error.to_json()
 
