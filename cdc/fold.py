@@ -27,6 +27,7 @@ class _Lost(enum.Enum):
 
 
 _LOST = _Lost.LOST
+_REMOVALS = ("d", "tombstone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +74,25 @@ def effective(
 ) -> list[LogRecord]:
     """The records that count, in order of history.
 
-    Left out: tombstones (the delete before each says the same), records at or above the
-    frontier, records below the newest truncate, and all but the last copy of a redelivered one.
+    Left out: tombstones (the delete before each says the same, unless compaction took it while
+    we read), records at or above the frontier, records below the newest truncate, and all but
+    the last copy of a redelivered one.
     """
     newest: dict[tuple[bytes, Position, bool], LogRecord] = {}
     for record in records:
-        if record.op == "tombstone" or record.position >= frontier:
+        if record.position >= frontier:
             continue
         if truncate is not None and record.position < truncate:
             continue
-        identity = (record.key, record.position, record.op == "d")
+        identity = (record.key, record.position, record.op in _REMOVALS)
         known = newest.get(identity)
-        if known is None or known.offset < record.offset:
+        if known is None or _copy_order(known) < _copy_order(record):
             newest[identity] = record
     return sorted(newest.values(), key=_order)
+
+
+def _copy_order(record: LogRecord) -> tuple[bool, int]:
+    return record.op != "tombstone", record.offset
 
 
 def fold(
@@ -118,7 +124,7 @@ def fold(
     for record in effective(records, frontier, truncate):
         if start is not None and record.position < start:
             continue
-        if record.op == "d":
+        if record.op in _REMOVALS:
             if record.new_key is not None:
                 before = outcomes.get(record.key)
                 moved[record.position, record.key] = before.row if before else {}
@@ -212,7 +218,7 @@ def apply_in_order(
     rows = {} if truncate is not None else {k: dict(v) for k, v in state.items()}
     moved: dict[tuple[Position, bytes], dict[str, Any]] = {}
     for record in effective(records, frontier, truncate):
-        if record.op == "d":
+        if record.op in _REMOVALS:
             gone = rows.pop(record.key, None)
             if record.new_key is not None and gone is not None:
                 moved[record.position, record.key] = gone

@@ -16,7 +16,6 @@ _STATIC = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
 }
 
 
@@ -40,6 +39,8 @@ def build_session(
     paths = jar_paths("spark") if jars is None else jars
     builder = SparkSession.builder.master(master).appName("cdc")
     settings = {
+        # Spark logs the errors that we handle, with what they quote.
+        "spark.log.level": "FATAL",
         **conf,
         "spark.driver.memory": driver_memory,
         "spark.jars": ",".join(str(path) for path in paths),

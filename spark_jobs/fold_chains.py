@@ -1,0 +1,132 @@
+"""Rows that moved to another key without all their columns: folded in the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+
+from cdc.envelope import LogRecord
+from cdc.fold import fold
+from cdc.position import Position
+from spark_jobs.base import BaseRows
+from spark_jobs.fold_small import outcome_table
+from spark_jobs.layout import Layout
+from spark_jobs.records import (
+    AFTER,
+    CREATES,
+    KEY,
+    NEW_KEY,
+    OFFSET,
+    OLD_KEY,
+    OP,
+    PARTITION,
+    POSITION,
+    UNCHANGED,
+    VERSION,
+    Bounds,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Keys of such rows.
+
+    Args:
+        dirty: Those whose newest record lacks columns.
+        needed: Those and every key that their rows had before.
+    """
+
+    dirty: set[str]
+    needed: set[str]
+
+
+def chain_keys(records: DataFrame, lacking: DataFrame) -> Moved:
+    """Find the keys whose missing columns may be under another key.
+
+    Args:
+        records: Of the range, parsed.
+        lacking: One row per key whose newest record lacks columns.
+    """
+    unsent = f.size(f.coalesce(f.col(UNCHANGED), f.array())) > 0
+    links = (
+        records.where(f.col(CREATES) & f.col(OLD_KEY).isNotNull() & unsent)
+        .select(KEY, OLD_KEY)
+        .distinct()
+    )
+    older: dict[str, set[str]] = {}
+    for row in links.collect():
+        older.setdefault(row[KEY], set()).add(row[OLD_KEY])
+    if not older:
+        return Moved(set(), set())
+    dirty = {
+        row[KEY] for row in lacking.select(KEY).join(links.select(KEY), KEY, "left_semi").collect()
+    }
+    needed: set[str] = set()
+    left = list(dirty)
+    while left:
+        key = left.pop()
+        if key not in needed:
+            needed.add(key)
+            left += older.get(key, ())
+    return Moved(dirty, needed)
+
+
+class ChainFold:
+    """Folds the history of moved rows by ``cdc.fold``.
+
+    Args:
+        session: A worker session.
+        layout: The replica's columns.
+        bounds: The range.
+        base: The replica at its start; None: nothing can be inherited.
+    """
+
+    def __init__(
+        self, session: SparkSession, layout: Layout, bounds: Bounds, base: BaseRows | None
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._bounds = bounds
+        self._base = base
+
+    def rows(self, records: DataFrame, moved: Moved) -> DataFrame:
+        """The rows of ``moved.dirty``, complete.
+
+        Args:
+            records: Of the range, parsed.
+            moved: Of ``chain_keys``.
+        """
+        wanted = self._session.createDataFrame(
+            [(k,) for k in sorted(moved.needed)], f"{KEY} STRING"
+        )
+        found = records.join(f.broadcast(wanted), KEY, "left_semi")
+        outcomes = fold(
+            (_record(row) for row in found.toLocalIterator()),
+            self._bounds.frontier,
+            self._bounds.truncate,
+            start=self._bounds.start,
+        )
+        dirty = {key.encode() for key in moved.dirty}
+        kept = {key: outcome for key, outcome in outcomes.items() if key in dirty}
+        return self._session.createDataFrame(outcome_table(self._layout, kept, self._base))
+
+
+def _record(row: Row) -> LogRecord:
+    after = row[AFTER]
+    old_key, new_key = row[OLD_KEY], row[NEW_KEY]
+    return LogRecord(
+        row[PARTITION],
+        row[OFFSET],
+        row[KEY].encode(),
+        Position.parse(row[POSITION]),
+        row[VERSION],
+        row[OP],
+        None,
+        None if after is None else orjson.loads(after),
+        tuple(row[UNCHANGED] or ()),
+        None if new_key is None else new_key.encode(),
+        None if old_key is None else old_key.encode(),
+    )

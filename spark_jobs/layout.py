@@ -1,0 +1,135 @@
+"""How a replica's Delta table is laid out for a source table's schema. Pure but for types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from cdc import codecs
+from cdc.errors import LakeError
+from cdc.lake import KEY_COLUMN, LSN_COLUMN
+from cdc.schema import Column, TableSchema
+
+#: In a batch's frame, not in the table: the key is to be removed.
+GONE_COLUMN: Final = "_cdc_gone"
+_HIDDEN_PREFIX: Final = "_cdc_"
+#: Parquet's writer refuses these in column names unless names are mapped.
+_NEED_MAPPING: Final = frozenset(" ,;{}()\n\t=")
+
+_DELTA_NAMES: Final = {
+    "BOOLEAN": "boolean",
+    "SMALLINT": "short",
+    "INT": "integer",
+    "BIGINT": "long",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "STRING": "string",
+    "BINARY": "binary",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMP_NTZ": "timestamp_ntz",
+}
+
+
+def quote(name: str) -> str:
+    """A column name or path in Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def delta_name(ddl: str) -> str:
+    """Delta's own name of a type: ``INT`` → ``integer``."""
+    return _DELTA_NAMES.get(ddl) or ddl.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a replica.
+
+    Args:
+        schema: Of the source table, as of the frontier that is written.
+        table: ``source.schema.table``, for messages.
+    """
+
+    schema: TableSchema
+    table: str
+
+    @property
+    def simple_key(self) -> Column | None:
+        """The key column when its values are compared as they are, else None."""
+        if len(self.schema.key) == 1:
+            column = self.schema.column(self.schema.key[0])
+            if column.type_oid in codecs.SIMPLE_KEY_TYPES:
+                return column
+        return None
+
+    @property
+    def key_column(self) -> str:
+        """The one column of the replica that identifies a row."""
+        simple = self.simple_key
+        return KEY_COLUMN if simple is None else simple.name
+
+    @property
+    def key_type(self) -> str:
+        """Spark DDL of ``key_column``."""
+        simple = self.simple_key
+        return "STRING" if simple is None else codecs.delta_type(simple)
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """Name and Spark DDL of every column of the replica, hidden ones last."""
+        hidden = [(LSN_COLUMN, "BIGINT")]
+        if self.simple_key is None:
+            hidden.append((KEY_COLUMN, "STRING"))
+        return [(c.name, codecs.delta_type(c)) for c in self.schema.columns] + hidden
+
+    @property
+    def names(self) -> list[str]:
+        """Names of every column of the replica."""
+        return [name for name, _ in self.columns]
+
+    def arrow_schema(self, *, gone: bool) -> Any:
+        """The same for Arrow; with ``_cdc_gone`` when asked for."""
+        fields = [pa.field(c.name, codecs.arrow_type(c)) for c in self.schema.columns]
+        fields.append(pa.field(LSN_COLUMN, pa.int64()))
+        if self.simple_key is None:
+            fields.append(pa.field(KEY_COLUMN, pa.string()))
+        if gone:
+            fields.append(pa.field(GONE_COLUMN, pa.bool_()))
+        return pa.schema(fields)
+
+    def properties(self, app: str) -> dict[str, str]:
+        """Table properties of a replica."""
+        properties = {
+            "cdc.app": app,
+            "delta.enableDeletionVectors": "true",
+            "delta.dataSkippingStatsColumns": ",".join(map(quote, (self.key_column, LSN_COLUMN))),
+        }
+        if any(_NEED_MAPPING & set(name) for name in self.names):
+            properties["delta.columnMapping.mode"] = "name"
+        return properties
+
+    def check(self) -> None:
+        """Refuse columns that Delta cannot hold.
+
+        Raises:
+            LakeError: ``unsupported_columns``.
+        """
+        seen: dict[str, str] = {}
+        for name in self.schema.column_names:
+            twin = seen.setdefault(name.lower(), name)
+            if twin != name:
+                raise self._unsupported(
+                    f"Delta takes the columns {twin} and {name} for the same", name
+                )
+            if name.lower().startswith(_HIDDEN_PREFIX):
+                raise self._unsupported(f"names like {name} are kept for cdc", name)
+
+    def _unsupported(self, message: str, name: str) -> LakeError:
+        return LakeError(
+            "unsupported_columns",
+            message,
+            table=self.table,
+            remedy=f"rename column {name}, or leave the table out of cdc.yaml",
+        )
