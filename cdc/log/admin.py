@@ -24,12 +24,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cdc.errors import CdcError, LogError
+from cdc.errors import CdcError, EnvironmentProblem, LogError
 from cdc.log.kafka_errors import log_error
 from cdc.log.settings import client_settings
 from cdc.log.topics import TopicSpec
 
 _POLL_SECONDS: Final = 0.02
+_FENCED_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +114,26 @@ class LogAdmin:
         """
         if not specs:
             return {}
-        futures = self._admin.create_topics(
-            [
-                NewTopic(
-                    s.name,
-                    num_partitions=s.partitions,
-                    replication_factor=s.replication_factor,
-                    config=dict(s.configs),
-                )
-                for s in specs
-            ],
-            operation_timeout=self._timeout,
-            request_timeout=self._timeout,
-        )
         first: CdcError | None = None
-        for name, future in futures.items():
-            try:
-                self._result(future, f"creating topic {name}", name)
-            except LogError as error:
-                if not (error.code == "topic_exists" and accept_existing):
-                    first = first or error
+        deadline = time.monotonic() + self._timeout
+        pending = list(specs)
+        while pending:
+            again = []
+            for spec, future in self._create(pending):
+                try:
+                    self._result(future, f"creating topic {spec.name}", spec.name)
+                except LogError as error:
+                    if not (error.code == "topic_exists" and accept_existing):
+                        first = first or error
+                except EnvironmentProblem as error:
+                    # A broker that has just started, or lags, is "fenced" for a moment.
+                    if "fenced" in error.message and time.monotonic() < deadline:
+                        again.append(spec)
+                    else:
+                        first = first or error
+            pending = again
+            if pending:
+                time.sleep(_FENCED_SECONDS)
         if first is not None:
             raise first
         infos = self._wait_writable(specs)
@@ -243,6 +244,21 @@ class LogAdmin:
         doing = f"reading the newest time of topic {topic}"
         found = self._result(next(iter(futures.values())), doing, topic)
         return found.timestamp if found.timestamp > 0 else None
+
+    def _create(self, specs: Sequence[TopicSpec]) -> list[tuple[TopicSpec, Future[Any]]]:
+        new = [
+            NewTopic(
+                s.name,
+                num_partitions=s.partitions,
+                replication_factor=s.replication_factor,
+                config=dict(s.configs),
+            )
+            for s in specs
+        ]
+        futures = self._admin.create_topics(
+            new, operation_timeout=self._timeout, request_timeout=self._timeout
+        )
+        return [(spec, futures[spec.name]) for spec in specs]
 
     def _list_offsets(
         self, topics: Mapping[str, int], spec: OffsetSpec, isolation: IsolationLevel

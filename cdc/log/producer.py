@@ -235,7 +235,11 @@ class TransactionalProducer:
         return self.ends()[topic][partition]
 
     def commit(self) -> None:
-        """Commit the transaction.
+        """Commit the transaction; durable on return, visible to readers a moment later.
+
+        The broker answers when the decision is written and marks the partitions afterwards,
+        each on its own: readers have to wait for their end offsets, as RangeReader does.
+        ``init()`` returns only when all marks of earlier transactions are there.
 
         Raises:
             LogError: ``commit_unknown`` when the broker does not answer (the producer is
@@ -371,8 +375,9 @@ class TransactionalProducer:
             self._reported[topic, partition] = offset + 1
 
     def _on_client_error(self, error: KafkaError) -> None:
+        if self._client_error is None or self._client_error.code() != error.code():
+            log.debug("kafka client", reason=error.name(), fatal=error.fatal())
         self._client_error = error
-        log.debug("kafka client", reason=error.name(), fatal=error.fatal())
 
     def _take_end(self, topic: str, partition: int) -> None:
         end = self._reported.get((topic, partition))

@@ -282,8 +282,9 @@ class RangeReader:
         )
 
     def _on_client_error(self, error: KafkaError) -> None:
+        if self._client_error is None or self._client_error.code() != error.code():
+            log.debug("kafka client", reason=error.name(), fatal=error.fatal())
         self._client_error = error
-        log.debug("kafka client", reason=error.name(), fatal=error.fatal())
 
     def _error(self, problem: KafkaException, doing: str, topic: str) -> CdcError:
         cause = kafka_error(problem)

@@ -77,6 +77,8 @@ def client_settings(bootstrap: str, security: Mapping[str, str] | None = None) -
         "bootstrap.servers": bootstrap,
         "client.id": "cdc",
         "logger": _client_log,
+        # Only what is critical: it repeats itself at each retry, and we raise what matters.
+        "log_level": 2,
         # A broker that was killed is back within seconds; the default lets us wait 10 s.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,

@@ -1,6 +1,7 @@
 """What the producer promises, on a real broker, read by a consumer that is not ours."""
 
 import os
+import time
 import zlib
 
 import pytest
@@ -40,6 +41,12 @@ def make_topic(admin, name, partitions=2, **more):
 
 def committed(stack, topic, partition, isolation="read_committed"):
     """(offset, key, value, headers) of all records, by a plain consumer."""
+    # A commit is marked in the partitions after it was answered.
+    admin = LogAdmin(stack.bootstrap)
+    deadline = time.monotonic() + 20
+    while (at := admin.offsets(topic)[partition]).last_stable < at.end:
+        assert time.monotonic() < deadline, at
+        time.sleep(0.02)
     consumer = Consumer(
         {
             "bootstrap.servers": stack.bootstrap,

@@ -57,6 +57,15 @@ def source_topics(admin, topic_prefix):
     return control, frontier
 
 
+def commit(producer, reader, topic, end, partition=0):
+    """Commit, and wait for the mark, which is written after the commit was answered."""
+    producer.commit()
+    deadline = time.monotonic() + 20
+    while reader.bounds(topic, partition).last_stable < end:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def write(producer, topic, partition, keys, value=b"v"):
     """One committed transaction; the end of the partition."""
     producer.begin()
@@ -91,12 +100,12 @@ def frontier_record(lsn, *, full, full_at=None, ends=None, control_end=0):
     )
 
 
-def write_frontier(producer, topic, record):
-    """One transaction with this record; its offset."""
+def write_frontier(producer, reader, topic, record):
+    """One transaction with this record, seen by readers; its offset."""
     producer.begin()
-    offset = producer.send_reported(topic, 0, None, record.to_value()) - 1
-    producer.commit()
-    return offset
+    end = producer.send_reported(topic, 0, None, record.to_value())
+    commit(producer, reader, topic, end)
+    return end - 1
 
 
 # --- ranges ---
@@ -311,8 +320,7 @@ def test_control_state_up_to_an_offset(reader, producer, source_topics):
     producer.send_reported(control, 0, control_key("source"), b"aborted")
     producer.abort()
     producer.begin()
-    producer.send_reported(control, 0, key, None)
-    producer.commit()
+    commit(producer, reader, control, producer.send_reported(control, 0, key, None))
     state = reader.control_state("shop", end)
     assert state.source == SOURCE
     assert state.truncates == {(TableId("public", "a"), 1): [position]}
@@ -336,11 +344,11 @@ def test_no_frontier_before_the_first_record(reader, producer, source_topics):
 def test_frontier_merges_ends_from_the_full_record_on(reader, producer, source_topics):
     _, topic = source_topics
     ends = {"t.a": {0: 10, 1: 20}, "t.b": {0: 5}}
-    write_frontier(producer, topic, frontier_record(1, full=True, ends={"t.a": {0: 1}}))
-    full_at = write_frontier(producer, topic, frontier_record(2, full=True, ends=ends))
+    write_frontier(producer, reader, topic, frontier_record(1, full=True, ends={"t.a": {0: 1}}))
+    full_at = write_frontier(producer, reader, topic, frontier_record(2, full=True, ends=ends))
     for i in range(3, 60):
         record = frontier_record(i, full=False, full_at=full_at, ends={"t.a": {1: 20 + i}})
-        offset = write_frontier(producer, topic, record)
+        offset = write_frontier(producer, reader, topic, record)
     # Aborted transactions above it, more of them than one look from the end takes in.
     for _ in range(30):
         producer.begin()
@@ -353,10 +361,10 @@ def test_frontier_merges_ends_from_the_full_record_on(reader, producer, source_t
     assert view.ends == {"t.a": {0: 10, 1: 79}, "t.b": {0: 5}}
     # An open transaction's record is not there either.
     producer.begin()
-    producer.send_reported(topic, 0, None, frontier_record(100, full=True).to_value())
+    end = producer.send_reported(topic, 0, None, frontier_record(100, full=True).to_value())
     view = reader.frontier("shop")
     assert view is not None and view.position == Position(1, 59, 0)
-    producer.commit()
+    commit(producer, reader, topic, end)
     view = reader.frontier("shop")
     assert view is not None and view.position == Position(1, 100, 0)
 
@@ -372,11 +380,11 @@ def test_ends_of_any_position_that_is_kept(reader, producer, source_topics, stac
         full = i % 100 == 10
         if full:
             full_at = write_frontier(
-                producer, topic, frontier_record(i, full=True, ends={"t": {0: i, 1: i}})
+                producer, reader, topic, frontier_record(i, full=True, ends={"t": {0: i, 1: i}})
             )
         else:
             record = frontier_record(i, full=False, full_at=full_at, ends={"t": {0: i}})
-            write_frontier(producer, topic, record)
+            write_frontier(producer, reader, topic, record)
         at[i] = {"t": {0: i, 1: i - (i - 10) % 100}}
         # Aborted transactions among them.
         producer.begin()
@@ -405,8 +413,8 @@ def test_a_frontier_that_lost_its_full_record_is_an_error(reader, producer, sour
     from confluent_kafka.admin import AdminClient
 
     _, topic = source_topics
-    full_at = write_frontier(producer, topic, frontier_record(1, full=True))
-    write_frontier(producer, topic, frontier_record(2, full=False, full_at=full_at))
+    full_at = write_frontier(producer, reader, topic, frontier_record(1, full=True))
+    write_frontier(producer, reader, topic, frontier_record(2, full=False, full_at=full_at))
     plain = AdminClient({"bootstrap.servers": stack.bootstrap})
     for future in plain.delete_records([TopicPartition(topic, 0, 1)]).values():
         future.result(20)
