@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 _OPERATORS = """
-    ! != !~~ !~~* !~~~ !__postfix !~ !~* % & && * ** + - -> ->> / // < <-> << <= <=> <@ = <> > >=
-    >> @ @> ^ ^@ | || ~ ~* ~~ ~~* ~~~
+    != !~~ !~~* !__postfix % & && * ** + - -> ->> / // < <-> << <= <=> <@ = <> > >= >> @ @> ^ ^@
+    | || ~ ~~ ~~* ~~~
 """
 _NUMBERS = """
     abs acos acosh add asin asinh atan atan2 atanh bin bit_count bit_length bit_position bitstring

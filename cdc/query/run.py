@@ -215,12 +215,12 @@ def _plan_source(
 ) -> _Source:
     from cdc.log.topics import DELETE_RETENTION_MS
     from cdc.names import lake_folder
-    from cdc.query.replica_reader import open_replica
+    from cdc.query.replica_reader import open_for_query
     from cdc.query.source_view import choose_frontier, plan_table
 
     # Before the frontier is looked at: a replica is never newer than what follows.
     replicas = {
-        name: open_replica(lake_folder(config.lake.path, name.source, *name.id), str(name))
+        name: open_for_query(lake_folder(config.lake.path, name.source, *name.id), str(name))
         for name in tables
     }
     clock.lap("replicas")

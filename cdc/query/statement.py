@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Node = Mapping[str, Any]
 
 _LONGEST: Final = 200_000
+# DuckDB's parser takes forever on thousands of brackets that are left open.
+_DEEPEST: Final = 1000
 _EXPRESSIONS: Final = frozenset(
     (
         "BETWEEN",
@@ -108,6 +110,8 @@ def check(connection: DuckDBPyConnection, sql: str, known: Collection[TableName]
     """
     if len(sql) > _LONGEST:
         raise QueryError("sql_invalid", f"the statement is longer than {_LONGEST} characters")
+    if _depth(sql) > _DEEPEST:
+        raise QueryError("sql_refused", "the statement is nested too deeply")
     tree = _parse(connection, sql)
     try:
         walk = _Walk(known)
@@ -302,7 +306,7 @@ def _nearest(path: tuple[str, ...], known: Collection[TableName]) -> str:
     return "the tables are " + ", ".join(some) + (", …" if len(names) > len(some) else "")
 
 
-# --- The end of the statement -----------------------------------------------------------
+# --- What stands outside of quotes -----------------------------------------------------------
 
 
 def _end(sql: str) -> int:
@@ -311,6 +315,17 @@ def _end(sql: str) -> int:
         if text == ";":
             return start
     return len(sql)
+
+
+def _depth(sql: str) -> int:
+    depth = deepest = 0
+    for _, text in _tokens(sql):
+        if text in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif text in ")]}":
+            depth -= 1
+    return deepest
 
 
 def _tokens(sql: str) -> Iterator[tuple[int, str]]:
