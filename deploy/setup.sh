@@ -103,7 +103,8 @@ build_wheels() {
         tr '\n' ' ')(once, about a minute)"
     rm -rf "$folder" "$folder.new"
     mkdir "$folder.new"
-    "$venv/bin/pip" wheel --quiet --no-deps --no-build-isolation --no-binary :all: \
+    # Twice quiet: older pips warn here of a change that does not concern us.
+    "$venv/bin/pip" wheel -qq --no-deps --no-build-isolation --no-binary :all: \
         --require-hashes --wheel-dir "$folder.new" --requirement deploy/lock/sdists.txt >&2
     (cd "$folder.new" && sha256sum -- *.whl >SHA256SUMS)
     mv "$folder.new" "$folder"

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in getattr(item, "fixturenames", ()):
             if name in fixtures:
                 item.add_marker(fixtures[name])
-    if config.getoption("--full") or config.option.markexpr:
+    if config.getoption("--full") or "full" in config.option.markexpr:
         return
     long = [item for item in items if item.get_closest_marker("full")]
     if long:
