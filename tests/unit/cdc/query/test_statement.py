@@ -213,9 +213,9 @@ REFUSED = [
     "select * from (with x as (select 1) select 1), x",
     "select * from shop.public.ORDERS",
     # Unicode that looks like something else.
-    "ｓelect * ｆrom read_text('x')",
+    "\uff53elect * \uff46rom read_text('x')",
     "select * from \u202eread_text('x')",
-    "select * from shop.public.оrders",
+    "select * from shop.public.\u043erders",
 ]
 
 
