@@ -135,7 +135,7 @@ def test_transactions_are_whole_or_absent_whenever_the_broker_is_killed(kafka, t
     found = [values(kafka, topic, partition) for partition in (0, 1)]
     allowed = {value for value, _ in returned} | set(unknown)
     for partition in (0, 1):
-        counts = {}
+        counts: dict[bytes, int] = {}
         for value in found[partition].values():
             counts[value] = counts.get(value, 0) + 1
         assert counts.keys() <= allowed

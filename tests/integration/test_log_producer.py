@@ -3,6 +3,7 @@
 import os
 import time
 import zlib
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -58,7 +59,7 @@ def committed(stack, topic, partition, isolation="read_committed"):
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found = []
+    found: list[Any] = []
     while True:
         message = consumer.poll(20)
         assert message is not None

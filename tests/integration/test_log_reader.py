@@ -134,7 +134,7 @@ def test_partitions_are_read_together_and_each_in_order(reader, producer, topic)
         producer.send(topic, i % 2, b"%d" % i, b"v", None)
     ends = producer.ends()[topic]
     producer.commit()
-    found = {0: [], 1: []}
+    found: dict[int, list[int]] = {0: [], 1: []}
     for name, partition, batch in reader.ranges(
         [Range(topic, 0, 0, ends[0]), Range(topic, 1, 500, ends[1])]
     ):
