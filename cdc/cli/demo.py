@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cdc.cli.options import ConfigOption, DevOption, JsonOption, command
+from cdc.cli.options import DevOption, JsonOption, command
 
 
 def demo(
     context: typer.Context,
     rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help="At most so many flights.")
+        int | None, typer.Option("--rows", min=1, help="At most so many flights; all by default.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=1, help="Play for at most so long.")
-    ] = None,
+        float, typer.Option("--seconds", min=1, help="Play changes for at most so long.")
+    ] = 35.0,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave everything running afterwards.")
     ] = False,
-    config: ConfigOption = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--dir", help="An empty folder for it; a temporary one by default."),
+    ] = None,
     as_json: JsonOption = False,
     dev: DevOption = False,
 ) -> None:
-    """Show everything on real data: load, change live, query, rebuild, compare."""
-    with command(context, "demo", config, as_json, dev) as (common, output):
-        from deploy.demo.demo import run
+    """Show everything on real data: load, change live, query, rebuild, compare with Postgres."""
+    with command(context, "demo", None, as_json, dev) as (common, output):
+        import logging
 
-        result = run(rows=rows, seconds=seconds, keep=keep, as_json=common.as_json)
-        output.answer("every table equals its source", result)
+        from cdc.logging import configure_logging
+        from deploy.demo.demo import Options, run
+        from deploy.demo.show import Show
+
+        configure_logging("demo", level=logging.ERROR)
+        result = run(Options(rows, seconds, keep, folder), Show(quiet=common.as_json))
+        if common.as_json:
+            output.answer("every table equalled its source at every stage", result)
