@@ -42,7 +42,12 @@ def read_flights(rows: int | None) -> Flights:
     Raises:
         EnvironmentProblem: As ``read``.
     """
-    flights = sorted(read(FLIGHTS), key=_schedule)[:rows]
+    return split(read(FLIGHTS), rows)
+
+
+def split(all_flights: Iterable[TextRow], rows: int | None) -> Flights:
+    """As ``read_flights``, of these flights."""
+    flights = sorted(all_flights, key=_schedule)[:rows]
     live = min(len(flights), max(len(flights) // _LIVE_SHARE, _FEWEST_LIVE))
     return Flights(flights[: len(flights) - live], flights[len(flights) - live :])
 

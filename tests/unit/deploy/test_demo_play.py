@@ -24,8 +24,10 @@ def play(flights):
         elif change.sql == CANCEL:
             del rows[change.values]
         else:
-            names = ("dep_time", "dep_delay") if change.sql == DEPART else None
-            names = names or ("arr_time", "arr_delay", "air_time")
+            departing = change.sql == DEPART
+            names = (
+                ["dep_time", "dep_delay"] if departing else ["arr_time", "arr_delay", "air_time"]
+            )
             row = rows[change.values[len(names) :]]
             for name, value in zip(names, change.values, strict=False):
                 row[AT[name]] = value
