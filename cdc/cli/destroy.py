@@ -1,15 +1,16 @@
-"""``cdc destroy``: remove the local stack and ``.cdc``; never anything on another machine."""
+"""``cdc destroy``: take a source, or the whole project, back to before its first start."""
 
 from __future__ import annotations
 
-import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdc.cli.local import local_stack
 from cdc.cli.options import Common, ConfigOption, DevOption, JsonOption, command
-from cdc.errors import ConfigError, EnvironmentProblem
+from cdc.cli.output import Output
+from cdc.errors import ConfigError
 
 if TYPE_CHECKING:
     from cdc.config import Config
@@ -17,78 +18,106 @@ if TYPE_CHECKING:
 
 def destroy(
     context: typer.Context,
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--source", help="Only this source; its database and the rest stay."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    lake: Annotated[
-        bool, typer.Option("--lake", help="Remove the derived tables of cdc.yaml too.")
-    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     dev: DevOption = False,
 ) -> None:
-    """Stop everything local and remove its data: broker, Postgres, logs."""
-    with command(context, "destroy", config, as_json, dev) as (common, output):
-        loaded = common.load() if lake or common.config_path.exists() else None
-        if loaded is not None:
-            from cdc.daemon.client import stop_daemon
+    """Remove slots, publications, topics and derived tables; without --source the local stack too.
 
-            _confirm(yes or as_json, f"Remove the local stack of {loaded.root} and its data?")
-            if stop_daemon(loaded) is not None:
-                output.note("the daemon has stopped")
+    The tables of a source's database stay, unless it is the local one and no --source is given.
+    """
+    with command(context, "destroy", config, as_json, dev) as (common, output):
+        if source:
+            removed = _destroy_sources(common, output, source, yes)
         else:
-            _confirm(yes or as_json, "Remove the local stack of this folder and its data?")
-        removed = _remove(common, loaded if lake else None)
-        left = _left_behind(loaded)
+            removed = _destroy_all(common, output, yes)
+        text = "\n".join(f"  {item}" for item in removed)
         output.answer(
-            "removed: " + (", ".join(removed) or "nothing"),
-            {"removed": removed, "left": left},
-            human=lambda: "\n".join(
-                ["removed: " + (", ".join(removed) or "nothing"), *map("left: {}".format, left)]
-            ),
+            f"removed {len(removed)} thing(s)",
+            {"removed": removed},
+            human=lambda: f"removed:\n{text}" if removed else "there was nothing to remove",
         )
 
 
-def _confirm(given: bool, question: str) -> None:
-    if not given and not typer.confirm(question):
-        raise ConfigError("not_confirmed", "nothing was removed", remedy="cdc destroy --yes")
+def _destroy_sources(common: Common, output: Output, names: list[str], yes: bool) -> list[str]:
+    from cdc.cli.removal import remove_source
+    from cdc.daemon.record import is_locked
+
+    config = common.load()
+    for name in names:
+        if name not in config.sources:
+            raise ConfigError(
+                "unknown_source",
+                f"cdc.yaml has no source {name}",
+                remedy="one of " + ", ".join(sorted(config.sources)),
+            )
+    if is_locked(config):
+        raise ConfigError(
+            "daemon_running", "the daemon of this project runs", remedy="cdc stop, then again"
+        )
+    _confirm(
+        yes or output.as_json,
+        "This drops slot, publication, topics and derived tables of "
+        f"{', '.join(names)}; the next start loads them anew.",
+        names[0],
+    )
+    return [item for name in names for item in remove_source(config, config.sources[name])]
 
 
-def _remove(common: Common, lake_of: Config | None) -> list[str]:
-    removed = []
+def _destroy_all(common: Common, output: Output, yes: bool) -> list[str]:
+    config = common.load() if common.config_path.exists() else None
     state = common.config_path.expanduser().absolute().parent / ".cdc"
     stack = local_stack(common)
+    what = ["the local stack with the databases in it"] if stack.state_dir.exists() else []
+    if config is not None:
+        what.append(f"slots, topics and derived tables of {', '.join(config.sources)}")
+    if not what and not state.exists():
+        return []
+    _confirm(
+        yes or output.as_json,
+        f"This removes {' and '.join(what) or str(state)}.",
+        config.project if config is not None else "yes",
+    )
+    removed = _remove_pipeline(config, output) if config is not None else []
     if stack.state_dir.exists():
         stack.destroy()
-        removed.append("local stack")
-    try:
-        if lake_of is not None:
-            from pathlib import Path
+        removed.append("the local stack")
+    return removed + _remove_state(state)
 
-            for name in lake_of.sources:
-                folder = Path(lake_of.lake.path) / name
-                if folder.exists():
-                    shutil.rmtree(folder)
-                    removed.append(str(folder))
-        if state.exists():
-            shutil.rmtree(state)
-            removed.append(str(state))
-    except OSError as error:
-        raise EnvironmentProblem(
-            "not_removed", f"{error.filename} cannot be removed: {error.strerror}"
-        ) from None
+
+def _remove_pipeline(config: Config, output: Output) -> list[str]:
+    from cdc.cli.removal import remove_replicas, remove_source, replicas
+    from cdc.daemon.client import stop_daemon
+
+    if stop_daemon(config) is not None:
+        output.note("the daemon has stopped")
+    removed = []
+    for source in config.sources.values():
+        if source.local and config.log.local:
+            # Slot and topics go with their servers, which need not run for that.
+            removed += remove_replicas(config, replicas(config, source, None))
+        else:
+            removed += remove_source(config, source)
     return removed
 
 
-def _left_behind(config: Config | None) -> list[str]:
-    """What stays on servers that are not ours, with the SQL that removes it."""
-    if config is None:
+def _remove_state(state: Path) -> list[str]:
+    from cdc.cli.removal import remove_folder
+
+    if not state.exists():
         return []
-    left = []
-    for name, source in config.sources.items():
-        if not source.local:
-            left.append(
-                f"source {name}: the slot holds WAL until "
-                f"SELECT pg_drop_replication_slot('{source.slot_name}');"
-            )
-    if not config.log.local:
-        left.append(f"topics in Kafka that begin with {config.log.topic_prefix or 'a source name'}")
-    return left
+    remove_folder(state)
+    return [str(state)]
+
+
+def _confirm(given: bool, what: str, word: str) -> None:
+    if given:
+        return
+    typer.echo(what, err=True)
+    if typer.prompt(f"Type {word} to go on", default="", show_default=False, err=True) != word:
+        raise ConfigError("not_confirmed", "nothing was removed", remedy="cdc destroy --yes")

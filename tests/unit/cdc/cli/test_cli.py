@@ -143,15 +143,21 @@ def test_local_status_needs_no_configuration(tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_destroy_asks_first(folder, capsys, monkeypatch):
-    (folder / ".cdc").mkdir()
-    monkeypatch.setattr("typer.confirm", lambda _question: False)
+def test_destroy_asks_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["destroy"]) == 0
+    assert capsys.readouterr().out == "there was nothing to remove\n"
+    (tmp_path / ".cdc/logs").mkdir(parents=True)
+    monkeypatch.setattr("typer.prompt", lambda *_args, **_options: "no")
     assert run(["destroy"]) == 2
-    assert (folder / ".cdc").exists()
+    assert (tmp_path / ".cdc").exists()
     assert run(["destroy", "--yes"]) == 0
-    assert not (folder / ".cdc").exists()
-    # What is on servers of others is named, not touched.
-    assert "pg_drop_replication_slot('cdc_shop_shop')" in capsys.readouterr().out
+    assert not (tmp_path / ".cdc").exists()
+
+
+def test_destroy_of_an_unknown_source_names_the_known(folder, capsys):
+    assert run(["destroy", "--source", "shp"]) == 2
+    assert "one of shop" in capsys.readouterr().err
 
 
 def test_help_imports_nothing_heavy():
