@@ -10,7 +10,7 @@ import logging
 import sys
 import traceback
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -89,6 +89,19 @@ class _StreamHandler(logging.Handler):
         )
 
 
+class _Stderr:
+    """Whatever stderr is when a line is written."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+    def isatty(self) -> bool:
+        return sys.stderr.isatty()
+
+
 def configure_logging(
     process: str, *, stream: TextIO | None = None, level: int = logging.INFO, human: bool = False
 ) -> None:
@@ -100,7 +113,7 @@ def configure_logging(
         level: The lowest level that is written.
         human: Short coloured lines for a terminal, in place of JSON.
     """
-    out = stream or sys.stderr
+    out = stream if stream is not None else cast(TextIO, _Stderr())
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=out.isatty())
         if human

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cdc.cli.local import local_stack
-from cdc.cli.options import Common, ConfigOption, DevOption, JsonOption, command
+from cdc.cli.options import Common, ConfigOption, DevOption, JsonOption, command, quiet_logs
 from cdc.cli.output import Output
 from cdc.errors import ConfigError
 
@@ -32,6 +32,7 @@ def destroy(
     The tables of a source's database stay, unless it is the local one and no --source is given.
     """
     with command(context, "destroy", config, as_json, dev) as (common, output):
+        quiet_logs()
         if source:
             removed = _destroy_sources(common, output, source, yes)
         else:

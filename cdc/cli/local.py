@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cdc.cli.options import Common, ConfigOption, DevOption, JsonOption, command
+from cdc.cli.options import Common, ConfigOption, DevOption, JsonOption, command, quiet_logs
 from cdc.cli.output import table
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def up(
 ) -> None:
     """Start both servers, or those that do not run, and wait until they answer."""
     with command(context, "local up", config, as_json, dev) as (common, output):
+        quiet_logs()
         from cdc.runtime import make_state_folder
 
         make_state_folder(common.config_path.expanduser().absolute().parent / ".cdc")
@@ -52,6 +53,7 @@ def down(
 ) -> None:
     """Stop both servers; their data stays."""
     with command(context, "local down", config, as_json, dev) as (common, output):
+        quiet_logs()
         if common.config_path.exists():
             _refuse_under_a_daemon(common)
         local_stack(common).down()

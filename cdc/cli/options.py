@@ -45,6 +45,15 @@ class Common:
         return load_config(self.config_path, dev=True if self.dev else None)
 
 
+def quiet_logs() -> None:
+    """Warnings of what a command runs in its own process go to stderr; stdout is the answer."""
+    import logging
+
+    from cdc.logging import configure_logging
+
+    configure_logging("cdc", level=logging.WARNING, human=True)
+
+
 @contextlib.contextmanager
 def command(
     context: typer.Context, name: str, config: Path | None, as_json: bool, dev: bool

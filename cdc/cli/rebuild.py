@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdc.cli.options import ConfigOption, DevOption, JsonOption, command
+from cdc.cli.options import ConfigOption, DevOption, JsonOption, command, quiet_logs
 from cdc.cli.output import Output
 from cdc.errors import ConfigError
 
@@ -51,6 +51,7 @@ def _rebuild(config: Config, table: str, output: Output) -> dict[str, Any]:
         asked = send_command(daemon, "rebuild", {"table": table, "from_offset": 0})
         return wait_for_command(daemon, asked, show)
     output.note(f"rebuilding {table} …")
+    quiet_logs()
     from spark_jobs.rebuild import rebuild as rebuild_now
 
     return rebuild_now(config, table, on_progress=show)
