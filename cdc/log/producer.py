@@ -10,21 +10,26 @@ tests/integration/test_log_producer.py holds it).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from cdc.errors import CdcError, LogError
 from cdc.log.kafka_errors import CLIENT_ERRORS, kafka_error, log_error, record_too_large
-from cdc.log.settings import client_settings
+from cdc.log.producer_client import (
+    SLICE_SECONDS,
+    Headers,
+    Held,
+    ProducerClient,
+    boot_time,
+    record_size,
+)
 
 log = structlog.get_logger(__name__)
 
-Headers = Sequence[tuple[str, bytes]]
 #: Topic to partition to the next offset.
 Ends = dict[str, dict[int, int]]
 
@@ -32,10 +37,6 @@ _NEW, _READY, _OPEN, _SPENT = "new", "ready", "in a transaction", "spent"
 
 _BROKER_DEFAULT_MAX_BYTES: Final = 1_048_588
 _MIB: Final = 1024 * 1024
-# Upper bound of what Kafka adds to a record that is alone in its batch, and to a header.
-_RECORD_OVERHEAD, _HEADER_OVERHEAD = 128, 10
-# Blocking calls are cut into slices, so that ``waiting`` is called in between.
-_SLICE_SECONDS: Final = 0.5
 # Reports of delivered messages pile up, with the messages, until somebody polls.
 _SENDS_PER_POLL: Final = 500
 _ABORT_SECONDS: Final = 15.0
@@ -48,7 +49,6 @@ _CONSEQUENCES: Final = frozenset(
         KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
     }
 )
-_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class TransactionalProducer:
@@ -85,36 +85,27 @@ class TransactionalProducer:
         self.max_message_bytes = max_message_bytes
         self._bootstrap = bootstrap
         self._timeout = transaction_timeout
-        self._waiting = waiting
         self._state = _NEW
-        self._client_error: KafkaError | None = None
         self._begun = 0.0
         self._unpolled = 0
         # (topic, partition) → (value, key, headers) of the newest message, not yet produced.
-        self._held: dict[tuple[str, int], tuple[bytes | None, bytes | None, Headers | None]] = {}
+        self._held: dict[tuple[str, int], Held] = {}
         self._ends: Ends = {}
         self._reported: dict[tuple[str, int], int] = {}
         self._delivery_error: tuple[str, KafkaError] | None = None
         # Ends of committed and open transactions; they only grow while topics stay themselves.
         self._newest: dict[tuple[str, int], int] = {}
         self._half_limit = max_message_bytes // 2
-        timeout_ms = int(transaction_timeout * 1000)
-        self._producer = Producer(
-            {
-                **client_settings(bootstrap, security),
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": timeout_ms,
-                "message.timeout.ms": timeout_ms,
-                "acks": "all",
-                "enable.idempotence": True,
-                "compression.type": "lz4",
-                "linger.ms": 5,
-                "message.max.bytes": max_message_bytes,
-                "batch.size": max(1000, min(1_000_000, max_message_bytes - 4096)),
-                "queue.buffering.max.kbytes": max(queue_bytes, 2 * max_message_bytes) // 1024 + 1,
-                "error_cb": self._on_client_error,
-            }
+        self._client = ProducerClient(
+            bootstrap,
+            transactional_id,
+            security,
+            max_message_bytes=max_message_bytes,
+            queue_bytes=queue_bytes,
+            transaction_timeout=transaction_timeout,
+            waiting=waiting,
         )
+        self._producer = self._client.kafka
         self._produce = self._producer.produce
 
     @property
@@ -133,10 +124,10 @@ class TransactionalProducer:
             raise RuntimeError(f"init() of a producer that is {self._state}")
         doing = f"registering transactional id {self.transactional_id} on {self._bootstrap}"
         try:
-            self._retried(self._producer.init_transactions, timeout)
+            self._client.retried(self._producer.init_transactions, timeout)
         except CLIENT_ERRORS as problem:
             self._state = _SPENT
-            cause = self._client_error or kafka_error(problem)
+            cause = self._client.last_error or kafka_error(problem)
             raise log_error(cause, doing, connecting=True) from None
         self._state = _READY
 
@@ -149,7 +140,7 @@ class TransactionalProducer:
             self._producer.begin_transaction()
         except CLIENT_ERRORS as problem:
             raise self._failed(problem, "beginning a transaction") from None
-        self._begun = _boot_time()
+        self._begun = boot_time()
         self._state = _OPEN
 
     def send(
@@ -176,13 +167,14 @@ class TransactionalProducer:
                 raise RuntimeError(f"send() of a producer that is {self._state}")
             return
         try:
-            self._produce(topic, held[0], held[1], partition, headers=held[2])
+            try:
+                self._produce(topic, held[0], held[1], partition, headers=held[2])
+            except BufferError:
+                self._client.produce_when_room(topic, partition, held, None)
             self._unpolled += 1
             if self._unpolled >= _SENDS_PER_POLL:
                 self._unpolled = 0
                 self._producer.poll(0)
-        except BufferError:
-            self._produce_when_room(topic, partition, held, None)
         except CLIENT_ERRORS as problem:
             raise self._failed(problem, f"writing to topic {topic}", topic) from None
 
@@ -199,16 +191,17 @@ class TransactionalProducer:
         self._must_be_open("ends()")
         for (topic, partition), held in self._held.items():
             try:
-                self._produce(
-                    topic,
-                    held[0],
-                    held[1],
-                    partition,
-                    headers=held[2],
-                    on_delivery=self._on_delivery,
-                )
-            except BufferError:
-                self._produce_when_room(topic, partition, held, self._on_delivery)
+                try:
+                    self._produce(
+                        topic,
+                        held[0],
+                        held[1],
+                        partition,
+                        headers=held[2],
+                        on_delivery=self._on_delivery,
+                    )
+                except BufferError:
+                    self._client.produce_when_room(topic, partition, held, self._on_delivery)
             except CLIENT_ERRORS as problem:
                 raise self._failed(problem, f"writing to topic {topic}", topic) from None
         sent = list(self._held)
@@ -254,7 +247,7 @@ class TransactionalProducer:
         self._flush()
         self._state = _SPENT
         try:
-            self._retried(self._producer.commit_transaction, self._timeout)
+            self._client.retried(self._producer.commit_transaction, self._timeout)
         except CLIENT_ERRORS as problem:
             error = kafka_error(problem)
             if error.txn_requires_abort() and not error.retriable():
@@ -283,17 +276,14 @@ class TransactionalProducer:
         self._clear()
         self._state = _SPENT
         try:
-            self._retried(self._producer.abort_transaction, _ABORT_SECONDS)
+            self._client.retried(self._producer.abort_transaction, _ABORT_SECONDS)
         except CLIENT_ERRORS as problem:
             raise log_error(problem, "aborting a transaction") from None
         self._state = _READY
 
     def too_large(self, key: bytes | None, value: bytes | None, headers: Headers | None) -> bool:
         """Whether a message, uncompressed, may exceed the limit of the topics."""
-        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-        for name, text in headers or ():
-            size += _HEADER_OVERHEAD + len(name) + len(text)
-        return size > self.max_message_bytes
+        return record_size(key, value, headers) > self.max_message_bytes
 
     def close(self) -> None:
         """Abort what is open, as far as the broker answers, and let go of the client."""
@@ -343,41 +333,12 @@ class TransactionalProducer:
                 f"its limit of {self.max_message_bytes} bytes"
             )
 
-    def _produce_when_room(
-        self,
-        topic: str,
-        partition: int,
-        held: tuple[bytes | None, bytes | None, Headers | None],
-        on_delivery: Callable[[KafkaError | None, Message], None] | None,
-    ) -> None:
-        called = time.monotonic()
-        while True:
-            try:
-                self._producer.poll(0.1)
-                self._produce(
-                    topic, held[0], held[1], partition, headers=held[2], on_delivery=on_delivery
-                )
-                return
-            except BufferError:
-                # Bounded: messages that cannot be delivered time out and make room.
-                now = time.monotonic()
-                if self._waiting is not None and now - called > _SLICE_SECONDS:
-                    called = now
-                    self._waiting()
-            except CLIENT_ERRORS as problem:
-                raise self._failed(problem, f"writing to topic {topic}", topic) from None
-
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if error is not None:
             self._delivery_error = self._delivery_error or (topic, error)
         elif offset is not None and offset >= 0:
             self._reported[topic, partition] = offset + 1
-
-    def _on_client_error(self, error: KafkaError) -> None:
-        if self._client_error is None or self._client_error.code() != error.code():
-            log.debug("kafka client", reason=error.name(), fatal=error.fatal())
-        self._client_error = error
 
     def _take_end(self, topic: str, partition: int) -> None:
         end = self._reported.get((topic, partition))
@@ -400,37 +361,13 @@ class TransactionalProducer:
         self._ends.setdefault(topic, {})[partition] = end
 
     def _flush(self) -> None:
-        deadline = time.monotonic() + self._timeout + 5
         try:
-            while self._producer.flush(_SLICE_SECONDS) > 0:
-                if time.monotonic() > deadline:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
-                if self._waiting is not None:
-                    self._waiting()
+            self._client.flush(self._timeout + 5)
         except CLIENT_ERRORS as problem:
             raise self._failed(problem, "waiting for messages to be written") from None
         if self._delivery_error is not None:
             topic, error = self._delivery_error
             raise self._failed(KafkaException(error), f"writing to topic {topic}", topic)
-
-    def _retried(self, call: Callable[[float], Any], timeout: float) -> None:
-        """Call again after each time slice and each retriable error, until ``timeout``.
-
-        librdkafka's contract: a call that timed out resumes when called again.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                call(_SLICE_SECONDS)
-                return
-            except CLIENT_ERRORS as problem:
-                error = kafka_error(problem)
-                if not error.retriable() or time.monotonic() > deadline:
-                    raise
-                if error.code() != KafkaError._TIMED_OUT:  # noqa: SLF001
-                    time.sleep(0.05)
-            if self._waiting is not None:
-                self._waiting()
 
     def _failed(
         self, problem: KafkaException | SystemError, doing: str, topic: str | None = None
@@ -457,13 +394,13 @@ class TransactionalProducer:
         if self._state == _OPEN and error.code() in _CONSEQUENCES:
             # Not a commit: librdkafka left the state in which one can succeed, for good.
             try:
-                self._producer.commit_transaction(_SLICE_SECONDS)
+                self._producer.commit_transaction(SLICE_SECONDS)
             except CLIENT_ERRORS as cause:
                 return kafka_error(cause)
         return error
 
     def _expired(self) -> bool:
-        return self._begun > 0 and _boot_time() - self._begun >= self._timeout
+        return self._begun > 0 and boot_time() - self._begun >= self._timeout
 
     def _abort_quietly(self) -> None:
         """Abort while another error is on its way; failing that the producer is spent."""
@@ -471,8 +408,3 @@ class TransactionalProducer:
             self.abort()
         except CdcError as error:
             log.warning("abort failed", code=error.code)
-
-
-def _boot_time() -> float:
-    """Seconds that also pass while the machine sleeps."""
-    return time.clock_gettime(_BOOT_CLOCK)

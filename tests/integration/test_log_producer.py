@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-import cdc.log.producer as producer_module
 from cdc.errors import LogError
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
+from cdc.log.producer_client import boot_time
 from cdc.log.topics import table_topic
 
 
@@ -161,8 +161,8 @@ def test_a_transaction_that_the_broker_timed_out_is_told_from_a_takeover(
 ):
     producer.begin()
     producer.send_reported(topic, 0, b"k", b"v")
-    begun = producer_module._boot_time()
-    monkeypatch.setattr(producer_module, "_boot_time", lambda: begun + 61)
+    begun = boot_time()
+    monkeypatch.setattr("cdc.log.producer.boot_time", lambda: begun + 61)
     with TransactionalProducer(stack.bootstrap, producer.transactional_id) as newer:
         newer.init()
         with pytest.raises(LogError) as caught:
