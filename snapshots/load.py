@@ -14,7 +14,7 @@ from contextlib import closing
 
 import structlog
 
-from cdc.errors import LogError
+from cdc.errors import CdcError, LogError
 from cdc.frontier import Ends
 from cdc.load import LoadProgress, LoadRequest, LoadResult, LoadTask, OnProgress
 from cdc.log.admin import LogAdmin
@@ -47,17 +47,25 @@ def run_exported_load(
     """
     if not request.tasks:
         return LoadResult({}, {})
+    try:
+        return _run(request, on_progress, range_bytes)
+    except CdcError as error:
+        if error.table is not None:
+            error.table = f"{request.source}.{error.table}"
+        raise
+
+
+def _run(request: LoadRequest, on_progress: OnProgress, range_bytes: int) -> LoadResult:
     limit = _message_limit(request)
     ranges, estimates = _survey(request, range_bytes)
     progress = _Progress(request.tasks, ranges, estimates, on_progress)
     count = max(1, min(request.workers, MAX_SNAPSHOT_WORKERS, len(ranges)))
     log.info("load begins", tables=len(request.tasks), ranges=len(ranges), workers=count)
     taken_us = time.time_ns() // 1000
-    setups = [_setup(request, number, limit, taken_us) for number in range(1, count + 1)]
     ends: Ends = {}
     with WorkerPool() as pool:
-        for setup in setups:
-            pool.start(setup)
+        for number in range(1, count + 1):
+            pool.start(_setup(request, number, limit, taken_us))
         _copy_all(pool, deque(ranges), ends, progress)
         pool.drain()
     log.info("load done", tables=len(request.tasks), rows=sum(progress.rows))

@@ -56,6 +56,8 @@ def open_snapshot(conninfo: Mapping[str, Any], snapshot: str, name: str) -> Conn
     with mapped_errors("open the snapshot"):
         connection: Connection = psycopg.connect(**keywords, autocommit=True)
         try:
+            if connection.info.server_version >= 170_000:
+                connection.execute("SET transaction_timeout = 0")
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
             # A policy that would hide rows makes the query fail.

@@ -7,6 +7,7 @@ parent. One session on the snapshot, one fenced producer, memory for some batche
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -197,7 +198,11 @@ def main() -> int:
     # Ctrl-C reaches the whole group; the parent decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging("snapshot")
-    out = sys.stdout.buffer
+    # Nobody else may write between the messages.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    # Every batch makes a thousand lists without any cycle among them.
+    gc.set_threshold(100_000)
     try:
         serve(sys.stdin.buffer, out)
     except CdcError as error:
