@@ -2,7 +2,7 @@
 
 Column by column, because then most columns need no work per value: numbers stay as they are,
 and text whose batch holds nothing to escape only gets its quotes, from the row's template.
-``tests/properties/test_snapshot_encode.py`` holds it equal to the encoder of the stream.
+``tests/unit/snapshots/test_encode.py`` holds it equal to the encoder of the stream.
 """
 
 from __future__ import annotations
