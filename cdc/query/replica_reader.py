@@ -17,7 +17,7 @@ from cdc.position import Position
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from cdc.lake import AppId
+    from cdc.lake import AppId, CommitNote
 
 _TYPES: Final = {
     "boolean": "BOOLEAN",
@@ -45,7 +45,7 @@ class OpenReplica:
         app: Which build of which log it is.
         position: P: its content is the source's at this frontier.
         ends: Per partition, where reading for records from P on begins; None: not known.
-        commit_us: Commit time of the newest transaction in it, µs since 1970 UTC, if known.
+        written_us: When the log was complete up to P, µs since 1970 UTC, if known.
         columns: Column name to Spark DDL type, hidden columns included.
         files: Absolute paths of its data files, in a fixed order.
         plain: Whether the files can be read as they are; else deltalake has to.
@@ -56,7 +56,7 @@ class OpenReplica:
     app: AppId
     position: Position
     ends: Mapping[int, int] | None
-    commit_us: int | None
+    written_us: int | None
     columns: Mapping[str, str]
     files: tuple[str, ...]
     plain: bool
@@ -90,7 +90,7 @@ def open_for_query(folder: str, name: str) -> OpenReplica | None:
         app=replica.app,
         position=replica.position,
         ends=replica.ends,
-        commit_us=None if replica.note is None else replica.note.commit_us,
+        written_us=_written_us(replica.note),
         columns={f.name: _ddl(f.type) for f in table.schema().fields},
         files=files,
         plain=not metadata.partition_columns
@@ -98,6 +98,13 @@ def open_for_query(folder: str, name: str) -> OpenReplica | None:
         and not any(_GLOB.intersection(path) for path in files),
         table=table,
     )
+
+
+def _written_us(note: CommitNote | None) -> int | None:
+    if note is None:
+        return None
+    # On a quiet source the newest commit may be far older than the frontier.
+    return note.commit_us if note.log_ms is None else note.log_ms * 1000
 
 
 def local_path(uri: str, name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cdc.control import COPYING, ERRORED, INTENDED, READY, ControlState, TableRecord
+from cdc.control import ERRORED, READY, ControlState, TableRecord
 from cdc.envelope import LogRecord, parse_record
 from cdc.errors import LakeError, LogError, QueryError
 from cdc.frontier import Ends, FrontierView
@@ -136,12 +136,12 @@ def read_log_state(
 
 
 def _not_ready(source: str, control: ControlState) -> QueryError:
-    loads = [r for r in control.loads.values() if r.state in (INTENDED, COPYING)]
-    rows = sum(r.rows for r in loads)
+    tables = [r for r in control.tables.values() if r.state != READY]
+    rows = sum(r.rows for r in control.loads.values())
     return QueryError(
         "table_not_ready",
         f"the first load of source {source} is under way"
-        f" ({len(loads)} tables, {rows} rows copied so far)",
+        f" ({len(tables)} tables, {rows} rows copied so far)",
         remedy="cdc status shows how far it is; with no daemon running, cdc start",
     )
 
@@ -166,8 +166,15 @@ def choose_frontier(state: LogState, tables: Sequence[TableName], *, last_good: 
             frontier = min(frontier, _last_good(name, record, asked=last_good))
         elif record.state != READY:
             raise _loading(name, record, state.control)
-        if record.ready_from is None or frontier < record.ready_from:
-            raise _loading(name, record, state.control)
+    for name in tables:
+        ready_from = state.control.tables[name.id].ready_from
+        if ready_from is None or frontier < ready_from:
+            raise QueryError(
+                "table_not_ready",
+                f"the table's load is complete only from {ready_from} on, and {frontier} is asked",
+                table=str(name),
+                remedy="wait for the load; cdc status shows how far it is",
+            )
     return frontier
 
 
@@ -309,14 +316,16 @@ def _check_age(
 ) -> None:
     """Refuse a replica so old that the log may have forgotten deletes since its position."""
     replica = plan.replica
-    if replica is None or replica.commit_us is None:
+    if replica is None or replica.written_us is None:
         return
-    if time.time_ns() // 1000 - replica.commit_us <= max_age_us:
+    if time.time_ns() // 1000 - replica.written_us <= max_age_us:
         return
     for _, record in reader.frontier_history(plan.name.source):
         if record.full:
             # Nothing was written to the topic from P until this, which is recent enough.
-            if record.ends.get(plan.record.topic, {}) == dict(starts):
+            ends = record.ends.get(plan.record.topic, {})
+            partitions = range(plan.record.partitions)
+            if all(ends.get(p, 0) == starts.get(p, 0) for p in partitions):
                 return
             break
     raise QueryError(

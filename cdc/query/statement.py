@@ -129,11 +129,11 @@ def _parse(connection: DuckDBPyConnection, sql: str) -> Node:
     import duckdb
 
     try:
-        row = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()
+        [(text,)] = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     except (duckdb.Error, UnicodeError):
         raise QueryError("sql_invalid", "the statement does not parse") from None
     try:
-        answer = json.loads(row[0]) if row else {}
+        answer = json.loads(text)
     except RecursionError:
         raise QueryError("sql_refused", "the statement is nested too deeply") from None
     if answer.get("error", True):

@@ -48,7 +48,7 @@ def write_replica(folder, position, rows, encoded, files):
         app=AppId("shop", "topic"),
         position=position,
         ends=None,
-        commit_us=None,
+        written_us=None,
         columns={**kinds, KEY_COLUMN: "STRING"} if encoded else kinds,
         files=tuple(str(Path(folder) / uri.rsplit("/", 1)[1]) for uri in table.file_uris()),
         plain=True,

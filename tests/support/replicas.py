@@ -1,0 +1,64 @@
+"""Writes a replica without Spark, as apply would: rows, progress, note. For tests.
+
+Deletion vectors need Spark; everything else that readers look at is here.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction, write_deltalake
+
+from cdc import codecs
+from cdc.lake import KEY_COLUMN, LSN_COLUMN, AppId, CommitNote
+from cdc.names import lake_folder
+
+
+def replica_table(schema, rows):
+    """Rows (record key to JSON values) as the replica holds them."""
+    simple = len(schema.key) == 1 and (
+        schema.column(schema.key[0]).type_oid in codecs.SIMPLE_KEY_TYPES
+    )
+    columns = {
+        c.name: pa.array(
+            [_value(c, row.get(c.name)) for row in rows.values()], codecs.arrow_type(c)
+        )
+        for c in schema.columns
+    }
+    columns[LSN_COLUMN] = pa.array([1] * len(rows), pa.int64())
+    if not simple:
+        columns[KEY_COLUMN] = pa.array([key.decode() for key in rows], pa.string())
+    return pa.table(columns)
+
+
+def _value(column, value):
+    if value is None:
+        return None
+    return codecs.from_json(column)(value)
+
+
+def write_replica(
+    lake, source, schema, rows, position, topic_id, *, ends=None, epoch=0, age_days=0
+):
+    """The replica of a table at a position; without ``ends`` its commit says nothing of them."""
+    app = AppId(source, topic_id, epoch=epoch)
+    folder = lake_folder(str(lake), source, schema.schema, schema.table)
+    written_us = time.time_ns() // 1000 - age_days * 86_400_000_000
+    note = CommitNote(position, written_us, ends or {}, "apply", written_us // 1000).to_json()
+    write_deltalake(
+        folder,
+        replica_table(schema, rows),
+        commit_properties=CommitProperties(
+            custom_metadata={"userMetadata": note} if ends is not None else None,
+            app_transactions=[Transaction(str(app), position.lsn)],
+        ),
+    )
+    # deltalake's writer refuses properties that it does not know.
+    first = Path(folder) / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in first.read_text().split("\n") if line]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["configuration"] = {"cdc.app": str(app)}
+    first.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    return folder
