@@ -57,8 +57,8 @@ class Difference:
             return "its columns or their types are not those of Postgres"
         total = self.missing + self.extra + self.changed
         return (
-            f"{total} keys differ ({self.missing} missing, {self.extra} too many, "
-            f"{self.changed} with other values)"
+            f"{total} {'key differs' if total == 1 else 'keys differ'} ({self.missing} missing, "
+            f"{self.extra} too many, {self.changed} with other values)"
         )
 
 

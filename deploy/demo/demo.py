@@ -54,20 +54,24 @@ def run(options: Options, show: Show) -> dict[str, Any]:
         keep = False
         try:
             show.headline("cdc demo: the flights that left New York in 2013, as they happened")
-            show.say(f"in {project.folder}, which {'is kept' if options.keep else 'is removed'}")
+            show.say(f"in {project.folder}{'' if options.keep else ', removed at the end'}")
             figures = Stages(project, daemon, show, options.rows, options.seconds).run()
             keep = options.keep
         except CdcError:
             keep = options.keep
-            show.trouble(daemon.tail())
+            _tell_troubles(daemon, show, keep)
             raise
         except psycopg.Error as error:
             keep = options.keep
-            show.trouble(daemon.tail())
+            _tell_troubles(daemon, show, keep)
             # Its text could hold values of a row.
             raise EnvironmentProblem(
                 "demo_postgres", f"the demo's Postgres fails: {type(error).__name__}"
             ) from None
+        except KeyboardInterrupt:
+            show.say("")
+            show.say("interrupted: everything is removed")
+            raise
         finally:
             if keep:
                 _tell_how_to_go_on(project, show)
@@ -91,6 +95,13 @@ def _remove(project: Project, daemon: Daemon, show: Show) -> None:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def _tell_troubles(daemon: Daemon, show: Show, keep: bool) -> None:
+    lines = daemon.tail()
+    if not keep:
+        lines.append("cdc demo --keep would keep .cdc/logs")
+    show.trouble(lines)
 
 
 def _tell_how_to_go_on(project: Project, show: Show) -> None:

@@ -144,9 +144,10 @@ class Stages:
         details = child["details"] or {}
         if "table" not in details:
             return f"capture: {child['state']}"
+        estimate = f" of about {details['total']:,}" if details.get("total") else ""
         return (
-            f"loading {details['table']}: {details['rows']:,} of about {details['total'] or 0:,} "
-            f"rows, {details.get('all_rows', 0):,} in all"
+            f"loading {details['table']}: {details['rows']:,}{estimate} rows; "
+            f"{details.get('all_rows', 0):,} rows of all tables"
         )
 
     def _first_merge(self, watch: Watch) -> dict[str, Any]:
@@ -243,8 +244,8 @@ class Stages:
         waited = time.monotonic() - began
         rows = verifier.check(lsn, lambda table: self._show.progress(f"comparing {table}"))
         self._show.good(
-            f"equal to Postgres {when}, value by value, by cdc query and in the Delta tables: "
-            f"{sum(rows.values()):,} rows in {len(rows)} tables"
+            f"equal to Postgres {when}: {sum(rows.values()):,} rows in {len(rows)} tables, "
+            "value by value, by cdc query and in Delta"
         )
         return {
             "when": when,
