@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc.cli.options import DevOption, JsonOption, command
+from cdc.cli.options import DevOption, JsonOption, command, quiet_logs
 
 
 def demo(
@@ -30,13 +30,10 @@ def demo(
 ) -> None:
     """Show everything on real data: load, change live, query, rebuild, compare with Postgres."""
     with command(context, "demo", None, as_json, dev) as (common, output):
-        import logging
-
-        from cdc.logging import configure_logging
+        quiet_logs()
         from deploy.demo.demo import Options, run
         from deploy.demo.show import Show
 
-        configure_logging("demo", level=logging.ERROR)
         result = run(Options(rows, seconds, keep, folder), Show(quiet=common.as_json))
         if common.as_json:
             output.answer("every table equalled its source at every stage", result)

@@ -114,7 +114,7 @@ def _tell_how_to_go_on(project: Project, show: Show) -> None:
     example = "select * from nyc.public.airlines"
     show.say(f'  {cdc} query "{example}"')
     show.say(f"  {cdc} stop              # the daemon; cdc start resumes where it stopped")
-    show.say(f"  {cdc} destroy --lake    # everything of it")
+    show.say(f"  {cdc} destroy           # everything of it")
 
 
 @contextmanager

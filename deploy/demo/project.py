@@ -88,8 +88,8 @@ def create_project(folder: Path | None, *, outlives: bool) -> Project:
                 raise ConfigError(
                     "demo_folder",
                     f"{root} is not empty; the demo takes a folder of its own",
-                    remedy="name another with --dir; cdc destroy --lake in a kept demo's folder "
-                    "removes what it left",
+                    remedy="name another with --dir; in the folder of a kept demo, "
+                    "cdc destroy --yes && rm cdc.yaml",
                 )
         path = root / "cdc.yaml"
         path.write_text(_YAML, encoding="utf-8")

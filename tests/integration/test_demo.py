@@ -159,6 +159,7 @@ def test_a_kept_demo_goes_on(environment, tmp_path):
             ).stdout
             assert json.loads(answered)["result"]["rows"][0][0] > 0
     finally:
-        subprocess.run(cdc("destroy", "--lake", "--yes"), cwd=folder, **run)
-    assert sorted(path.name for path in folder.rglob("*")) == ["cdc.yaml", "lake"]
+        subprocess.run(cdc("destroy", "--yes"), cwd=folder, **run)
+    assert [path for path in folder.rglob("*") if path.suffix == ".parquet"] == []
+    assert not (folder / ".cdc").exists()
     assert processes_of(folder) == []
