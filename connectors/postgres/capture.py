@@ -49,6 +49,7 @@ from connectors.postgres.stream import StoppedAt, StopRequest, Stream, StreamHoo
 log = structlog.get_logger(__name__)
 
 _WATCH_EVERY_S: Final = 30.0
+_WATCH_OFTEN_S: Final = 5.0
 _REPORT_EVERY_S: Final = 1.0
 #: A truncate or a rewrite hides rows from the snapshot; the next one sees them.
 _LOAD_ATTEMPTS: Final = 5
@@ -87,6 +88,8 @@ class Capture:
         self._side: SideConnection
         self._records: dict[TableId, TableRecord] = {}
         self._watched = 0.0
+        self._watch_often_until = 0.0
+        self._seen_truncates = 0
         self._reported = 0.0
         self._loaded: dict[TableId, int] = {}
 
@@ -210,7 +213,9 @@ class Capture:
         settings = self._settings
         with ReplicationClient(settings.conninfo) as client:
             check_server(position, client.identify_system())
-            start = self._check_source(position)
+            replay = stop_before is not None
+            # A replay goes up to a change after which they need not hold any more.
+            start = self._check_source(position, publication=not replay)
             stream = Stream(client, start, StreamHooks(self._stop, self._tick))
             side = SideConnection(settings.conninfo, settings.publication, stream.reread_waits)
             self._side = side
@@ -219,8 +224,10 @@ class Capture:
                 self._router = Router(
                     settings, position.position.epoch, tables, producer.send, side
                 )
+                self._seen_truncates = 0
                 self._remember_filenodes()
-                self._watch()
+                if not replay:
+                    self._watch()
                 client.start_replication(settings.slot, start, settings.publication)
                 log.info(
                     "streaming",
@@ -236,18 +243,18 @@ class Capture:
                 side.close()
             return stream.reached
 
-    def _check_source(self, position: LogPosition) -> int:
-        """Check slot and publication; returns the slot's confirmed_flush."""
+    def _check_source(self, position: LogPosition, *, publication: bool) -> int:
+        """Check the slot, and the publication if asked; returns the slot's confirmed_flush."""
         settings = self._settings
         with connect_sql(settings.conninfo) as connection:
             slot = free_slot(connection, settings, settings.slot, self._check_stop)
-            publication = inspect_publication(connection, settings.publication)
+            if publication:
+                found = inspect_publication(connection, settings.publication)
+                check_publication(settings, found, self._records)
         current = dataclasses.replace(
             position, position=self._writer.position, end_lsn=self._writer.end_lsn
         )
-        start = check_slot(settings, current, slot)
-        check_publication(settings, publication, self._records)
-        return start
+        return check_slot(settings, current, slot)
 
     # --- a change that cannot be captured ---
 
@@ -281,7 +288,7 @@ class Capture:
                 remedy=stopped.remedy,
             ).to_key_value()
             for id, record in self._records.items()
-            if self._settings.name_of(id) == stopped.table
+            if stopped.table in (None, self._settings.name_of(id))
         ]
         self._writer.advance(self._writer.end_lsn, None, errored)
         self._writer.write_offset()
@@ -318,7 +325,12 @@ class Capture:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        if now - self._watched >= _WATCH_EVERY_S:
+        if self._router.truncates > self._seen_truncates:
+            # A new file each: looked at soon, before a new column makes it suspicious.
+            self._seen_truncates = self._router.truncates
+            self._watched, self._watch_often_until = 0.0, now + _WATCH_OFTEN_S
+        every = _REPORT_EVERY_S if now < self._watch_often_until else _WATCH_EVERY_S
+        if now - self._watched >= every:
             self._watch()
         if now - self._reported >= _REPORT_EVERY_S:
             self._reported = now

@@ -106,6 +106,11 @@ def server_error(sqlstate: str | None, message: str, doing: str, slot: str = "")
             f"the publication is gone: {text}",
             remedy="changes made meanwhile were not recorded: take a new snapshot",
         )
+    if state in ("22021", "22P05"):
+        # The message would show bytes of the value.
+        return SourceError(
+            "bad_value", f"cannot {doing}: a value is not valid in the database's encoding"
+        )
     if state in ("28P01", "28000"):
         return _authentication_failed(text)
     if state == "3D000":

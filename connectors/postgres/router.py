@@ -35,7 +35,8 @@ Change = Insert | Update | Delete
 _SMALL_MESSAGE: Final = 1000
 
 RELOAD_REMEDY: Final = (
-    "cdc destroy removes slot, topics and derived tables, then cdc start loads the source anew"
+    "cdc stop, cdc destroy --source NAME (its slot, topics and derived tables), then cdc start "
+    "loads the source anew"
 )
 _REMEDIES: Final = {
     "record_too_large": "raise log message limits (max.message.bytes of broker and topic) or keep "
@@ -123,6 +124,8 @@ class Router:
         self.ordinal = 0
         #: Records sent since this router was made.
         self.records = 0
+        #: Truncated tables since this router was made.
+        self.truncates = 0
         #: Changes by table since this router was made.
         self.changes: dict[TableId, int] = dict.fromkeys(self._tables, 0)
         #: Control records that the open Kafka transaction must hold.
@@ -219,12 +222,13 @@ class Router:
                 truncate_key_value(
                     route.table,
                     route.schema.load,
-                    self._position(),
+                    self.position,
                     cascade=event.cascade,
                     restart_identity=event.restart_identity,
                 )
             )
             self.changes[route.table] += 1
+            self.truncates += 1
 
     # --- inside ---
 
@@ -299,7 +303,7 @@ class Router:
             added = added_columns(table.schema, relation)
             if added:
                 catalog = self._source.added(table.schema, [column.name for column in added])
-                schema = next_schema(table.schema, added, catalog, self._position())
+                schema = next_schema(table.schema, added, catalog, self.position)
                 table = RoutedTable(schema, table.topic, table.partitions)
                 self._tables[id] = table
                 self.control.append(schema_key_value(schema))
@@ -309,7 +313,9 @@ class Router:
         self._routes[relid] = route
         return route
 
-    def _position(self) -> Position:
+    @property
+    def position(self) -> Position:
+        """Of the newest change of the open transaction."""
         lsn = self._begin.final_lsn if self._begin else 0
         return Position(self._epoch, lsn, self.ordinal)
 
@@ -318,7 +324,7 @@ class Router:
             code,
             reason,
             table=self._settings.name_of(table),
-            position=str(self._position()),
+            position=str(self.position),
             remedy=_REMEDIES.get(code, "") + RELOAD_REMEDY,
         )
 
@@ -326,5 +332,5 @@ class Router:
         return ProtocolViolation(
             "malformed_message",
             "a row has more or fewer columns than its relation",
-            position=str(self._position()),
+            position=str(self.position),
         )

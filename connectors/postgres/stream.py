@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from cdc.errors import HistoryGap, LogError, SourceStopped
+from cdc.errors import HistoryGap, LogError, SourceError, SourceStopped
 from cdc.frontier import LastTransaction
 from cdc.position import format_lsn
 from connectors.postgres.client import ReplicationClient
@@ -157,12 +157,12 @@ class Stream:
         last = writer.last
         # What the log holds beyond the slot's place has to come again.
         self._expected = last if last is not None and last.lsn >= self._start else None
-        stop, client, session = self._hooks.stop, self._client, self._session
+        stop, session = self._hooks.stop, self._session
         try:
             while not (stop.requested and self._may_stop()):
                 self._silent_since = None
                 self.keep_alive()
-                batch = client.read(self._timeout())
+                batch = self._read()
                 if batch:
                     self._take(batch)
                     if self._reached:
@@ -184,9 +184,7 @@ class Stream:
         session = self._session
         now = time.monotonic()
         if session.seconds_to_status(now) <= 0.0:
-            status = session.feedback(now, time.time_ns() // 1000)
-            if status is not None:
-                self._client.send(status)
+            self._send(session.feedback(now, time.time_ns() // 1000))
 
     def kafka_waits(self) -> None:
         """A call to Kafka is taking its time: answer Postgres, but not for ever."""
@@ -210,6 +208,21 @@ class Stream:
             self._part()
 
     # --- inside: one batch ---
+
+    def _read(self) -> list[bytes]:
+        try:
+            return self._client.read(self._timeout())
+        except SourceError as error:
+            if error.code != "bad_value" or self._session.transaction is None:
+                raise
+            # The server cannot send a value of the open transaction; it does not say which.
+            stopped = SourceStopped(
+                error.code,
+                "a value is not valid in the database's encoding, so Postgres cannot send it",
+                position=str(self._router.position),
+                remedy=f"mend the value at the source; then {RELOAD_REMEDY}",
+            )
+            raise self._stopped(stopped) from None
 
     def _take(self, batch: list[bytes]) -> None:
         receive, router = self._session.receive, self._router
@@ -378,6 +391,15 @@ class Stream:
             self._writer.abort()
         if not self._reached:
             self._writer.write_offset()
-        status = self._session.feedback(time.monotonic(), time.time_ns() // 1000, force=True)
-        if status is not None:
+        self._send(self._session.feedback(time.monotonic(), time.time_ns() // 1000, force=True))
+
+    def _send(self, status: bytes | None) -> None:
+        if status is None:
+            return
+        try:
             self._client.send(status)
+        except SourceError:
+            # At the end of a replay nothing depends on the connection any more, and the server
+            # may have ended it on the very transaction that we stop at.
+            if not self._reached:
+                raise

@@ -37,12 +37,15 @@ class Capturing:
         conninfo: libpq keywords of the database.
         prefix: Of the topics.
         tables: Names in schema public.
+        name: Tells several of one database apart; each needs a prefix of its own.
     """
 
-    def __init__(self, bootstrap, conninfo, prefix, tables, *, partitions=1, loader=empty_load):
+    def __init__(
+        self, bootstrap, conninfo, prefix, tables, *, partitions=1, loader=empty_load, name="x"
+    ):
         database = conninfo["dbname"]
         # Slots belong to the server, so their names must not repeat among tests.
-        slot = f"{default_slot(PROJECT, SOURCE)}_{database}"
+        slot = f"{default_slot(PROJECT, name)}_{database}"
         self.conninfo = dict(conninfo)
         self.bootstrap = bootstrap
         self.loader = loader
@@ -58,7 +61,7 @@ class Capturing:
             replication_factor=1,
             history_ms=7 * 24 * 3600 * 1000,
             slot=slot,
-            publication=default_publication(PROJECT, SOURCE),
+            publication=default_publication(PROJECT, name),
             manage_publication=True,
             tables=tuple(TableId("public", name) for name in tables),
             workers=1,
@@ -157,11 +160,17 @@ class Capturing:
         rows = self.rows(query + f"'{self.settings.slot}'")
         return parse_lsn(rows[0][0]) if rows else None
 
+    def knows_files(self):
+        """The files of all tables are those that control tells."""
+        found = dict(self.rows("select relname::text, relfilenode::bigint from pg_class"))
+        tables = self.control().tables
+        return all(found[id.table] == record.filenode for id, record in tables.items())
+
     # --- the log ---
 
-    def control(self) -> ControlState:
+    def control(self, up_to=None) -> ControlState:
         with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
-            return reader.control_state(SOURCE)
+            return reader.control_state(SOURCE, up_to)
 
     def frontier(self):
         with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
@@ -178,7 +187,11 @@ class Capturing:
             return [record for _, record in reader.frontier_history(SOURCE)]
 
     def wait_ready(self, timeout=20):
-        self._wait(lambda: self.frontier() is not None, timeout, "the first frontier")
+        """Wait until the tables are Ready and their changes are streamed."""
+        query = "select from pg_replication_slots where active and slot_name = "
+        query += f"'{self.settings.slot}'"
+        self.wait_until(lambda: self.frontier() is not None, timeout, "the first frontier")
+        self.wait_until(lambda: self.rows(query), timeout, "the stream")
 
     def caught_up(self, timeout=20):
         """Wait until the frontier has passed what the source holds now; returns it."""
@@ -188,10 +201,10 @@ class Capturing:
             view = self.frontier()
             return view is not None and view.record.end_lsn >= target
 
-        self._wait(reached, timeout, "the frontier")
+        self.wait_until(reached, timeout, "the frontier")
         return self.frontier()
 
-    def _wait(self, condition, timeout, what):
+    def wait_until(self, condition, timeout, what):
         deadline = time.monotonic() + timeout
         while not condition():
             if self._thread is not None and not self._thread.is_alive():
