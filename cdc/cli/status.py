@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cdc.cli.options import ConfigOption, DevOption, JsonOption, command
-from cdc.cli.output import human_bytes, table
 
 if TYPE_CHECKING:
     from cdc.config import Config
@@ -50,19 +49,10 @@ def _daemon(config: Config) -> dict[str, Any]:
 
 
 def _human(result: dict[str, Any]) -> str:
-    parts = [_daemon_line(result["daemon"])]
-    parts += _problems(result["daemon"])
-    rows = [
-        (
-            name,
-            source.get("state"),
-            source.get("position"),
-            human_bytes(source.get("slot_lag_bytes")),
-        )
-        for name, source in result.get("sources", {}).items()
-    ]
-    parts.append(table(("SOURCE", "STATE", "POSITION", "SLOT LAG"), rows))
-    return "\n\n".join(part for part in parts if part)
+    from cdc.status import render_status
+
+    parts = [_daemon_line(result["daemon"]), *_problems(result["daemon"]), render_status(result)]
+    return "\n\n".join(parts)
 
 
 def _daemon_line(daemon: dict[str, Any]) -> str:

@@ -1,0 +1,226 @@
+"""Collects the status; what cannot be reached is told, and the rest is shown all the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from cdc.errors import CdcError, LogError
+from cdc.names import TableId, frontier_topic, lake_folder
+from cdc.position import Position, format_lsn
+
+if TYPE_CHECKING:
+    from cdc.config import Config
+    from cdc.control import ControlState, TableRecord
+    from cdc.frontier import Ends, FrontierView
+    from cdc.lake import Replica
+    from cdc.log.admin import LogAdmin
+    from cdc.log.reader import LogReader
+
+_LOG_TIMEOUT_S = 10.0
+NOT_STARTED = "NotStarted"
+UNKNOWN = "Unknown"
+
+
+def collect_status(config: Config) -> dict[str, Any]:
+    """Everything that ``cdc status --json`` shows, but for the daemon.
+
+    Returns:
+        ``project``; ``sources``: name to state, frontier (``position``, ``end_lsn``,
+        ``last_commit_us``, ``age_seconds``), ``slot``, ``slot_lag_bytes``, ``tables``,
+        ``error`` (the log's) and ``source_error`` (the server's); ``replicas``:
+        ``source.schema.table`` to position, version, ``behind_records`` (offsets of the topic,
+        so an upper bound), ``behind_seconds`` and ``error``. Unknown figures are None.
+    """
+    sources: dict[str, Any] = {}
+    replicas: dict[str, Any] = {}
+    with ThreadPoolExecutor(2 * len(config.sources)) as pool:
+        slots = {name: pool.submit(_slot, config, name) for name in config.sources}
+        logs = {name: pool.submit(_source, config, name) for name in config.sources}
+        for name in config.sources:
+            sources[name], found = _outcome(logs[name])
+            replicas.update(found)
+            slot, error = _slot_outcome(slots[name])
+            lag = None if slot is None else slot.get("lag_bytes")
+            sources[name] |= {"slot": slot, "slot_lag_bytes": lag, "source_error": error}
+    return {"project": config.project, "sources": sources, "replicas": replicas}
+
+
+def _slot(config: Config, source: str) -> dict[str, Any]:
+    from cdc.runtime import source_conninfo
+    from cdc.status.source_server import slot_status
+
+    settings = config.sources[source]
+    return slot_status(source_conninfo(config, settings), settings.slot_name)
+
+
+def _slot_outcome(
+    slot: Future[dict[str, Any]],
+) -> tuple[dict[str, Any] | None, dict[str, str | None] | None]:
+    try:
+        return slot.result(), None
+    except CdcError as error:
+        return None, error.to_json()
+
+
+def _outcome(
+    source: Future[tuple[dict[str, Any], dict[str, Any]]],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        return source.result()
+    except CdcError as error:
+        return {**_no_frontier(), "state": UNKNOWN, "tables": {}, "error": error.to_json()}, {}
+
+
+def _no_frontier() -> dict[str, Any]:
+    return {"position": None, "end_lsn": None, "last_commit_us": None, "age_seconds": None}
+
+
+def _source(config: Config, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A source's log and its replicas."""
+    from cdc.log.admin import LogAdmin
+    from cdc.log.reader import LogReader
+    from cdc.runtime import resolve_log
+
+    bootstrap, security = resolve_log(config)
+    prefix = config.log.topic_prefix
+    admin = LogAdmin(bootstrap, security, timeout=_LOG_TIMEOUT_S)
+    with LogReader(bootstrap, security, topic_prefix=prefix, timeout=_LOG_TIMEOUT_S) as reader:
+        try:
+            view = reader.frontier(source)
+            control = reader.control_state(
+                source, None if view is None else view.record.control_end
+            )
+        except LogError as error:
+            if error.code != "topic_missing":
+                raise
+            status = {**_no_frontier(), "state": NOT_STARTED, "tables": {}, "error": None}
+            return status, {}
+        tables = config.sources[source].table_ids
+        status = {
+            **_frontier(admin, frontier_topic(prefix, source), view),
+            "state": _state(control),
+            "tables": {str(table): _table(control, table) for table in tables},
+            "error": None,
+        }
+        replicas = {
+            f"{source}.{table}": _replica(config, reader, source, table, control, view)
+            for table in tables
+        }
+    return status, replicas
+
+
+def _frontier(admin: LogAdmin, topic: str, view: FrontierView | None) -> dict[str, Any]:
+    if view is None:
+        return _no_frontier()
+    written_ms = admin.written_ms(topic)
+    age = None if written_ms is None else max(0.0, time.time() - written_ms / 1000)
+    return {
+        "position": str(view.position),
+        "end_lsn": format_lsn(view.record.end_lsn),
+        "last_commit_us": view.record.max_commit_us,
+        "age_seconds": None if age is None else round(age, 3),
+    }
+
+
+def _state(control: ControlState) -> str:
+    """The source's: the worst of its tables'."""
+    from cdc.control import ERRORED, READY, SNAPSHOTTING
+
+    states = {record.state for record in control.tables.values()}
+    for state in (ERRORED, SNAPSHOTTING):
+        if state in states:
+            return state
+    return READY if states else NOT_STARTED
+
+
+def _table(control: ControlState, table: TableId) -> dict[str, Any]:
+    record = control.tables.get(table)
+    if record is None:
+        return {"state": NOT_STARTED, "load": None, "topic": None}
+    load = control.loads.get((table, record.load))
+    return {
+        "state": record.state,
+        "load": record.load,
+        "topic": record.topic,
+        "loaded_rows": None if load is None else load.rows,
+        "ready_from": _text(record.ready_from),
+        "last_good": _text(record.last_good),
+        "reason": record.reason,
+        "remedy": record.remedy,
+    }
+
+
+def _text(position: Position | None) -> str | None:
+    return None if position is None else str(position)
+
+
+def _replica(
+    config: Config,
+    reader: LogReader,
+    source: str,
+    table: TableId,
+    control: ControlState,
+    view: FrontierView | None,
+) -> dict[str, Any]:
+    from cdc.lake import open_replica
+
+    status: dict[str, Any] = {
+        "position": None,
+        "end_lsn": None,
+        "version": None,
+        "behind_records": None,
+        "behind_seconds": None,
+        "error": None,
+    }
+    try:
+        replica = open_replica(
+            lake_folder(config.lake.path, source, *table), table=f"{source}.{table}"
+        )
+    except CdcError as error:
+        return {**status, "error": error.to_json()}
+    if replica is not None:
+        position = replica.position
+        status |= {
+            "position": _text(position),
+            "end_lsn": None if position is None else format_lsn(position.lsn),
+            "version": replica.version,
+        }
+    record = control.tables.get(table)
+    if record is not None and view is not None:
+        status |= _behind(reader, source, record, view, replica)
+    return status
+
+
+def _behind(
+    reader: LogReader,
+    source: str,
+    record: TableRecord,
+    view: FrontierView,
+    replica: Replica | None,
+) -> dict[str, Any]:
+    """How much of the table's log the replica does not have yet."""
+    applied = replica is not None and replica.position is not None
+    same = replica is not None and replica.app.topic_id == record.topic_id
+    starts: Mapping[int, int] = {}
+    if applied and same and replica is not None and replica.position is not None:
+        known = replica.ends
+        if known is None:
+            ends: Ends | None = reader.ends_at(source, replica.position)
+            known = {} if ends is None else ends.get(record.topic, {})
+        starts = known
+    offsets = sum(
+        max(0, end - starts.get(partition, 0))
+        for partition, end in view.ends.get(record.topic, {}).items()
+    )
+    seconds: float | None = 0.0
+    if offsets or not applied:
+        note = None if replica is None else replica.note
+        seconds = (
+            None
+            if note is None
+            else round(max(0, view.record.max_commit_us - note.commit_us) / 1e6, 3)
+        )
+    return {"behind_records": offsets, "behind_seconds": seconds}
