@@ -191,7 +191,7 @@ def open_replica(
             "lake_unreadable",
             f"the Delta table in {path} cannot be opened ({type(problem).__name__})",
             table=table,
-            remedy=f"cdc rebuild {table or 'TABLE'} --from-offset 0",
+            remedy=f"move {path} away, then cdc rebuild {table or 'TABLE'} --from-offset 0",
         ) from None
 
 

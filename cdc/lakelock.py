@@ -60,7 +60,9 @@ def hold_lake_lock(lake: str | Path, *, jvm_timeout: float = 60.0) -> Iterator[L
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _locked(folder, "process", _read(handle).get("pid")) from None
-        _wait_for_jvm(folder, _read(handle).get("jvm"), jvm_timeout)
+        known = _read(handle)
+        if known.get("pid") != os.getpid():
+            _wait_for_jvm(folder, known.get("jvm"), jvm_timeout)
         lock = LakeLock(handle)
         lock._write(_process(os.getpid()))  # noqa: SLF001 - our own class
         yield lock

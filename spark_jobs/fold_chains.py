@@ -111,7 +111,8 @@ class ChainFold:
         )
         dirty = {key.encode() for key in moved.dirty}
         kept = {key: outcome for key, outcome in outcomes.items() if key in dirty}
-        return self._session.createDataFrame(outcome_table(self._layout, kept, self._base))
+        table = outcome_table(self._layout, kept, self._base)
+        return self._session.createDataFrame(table, self._layout.spark_schema(gone=True))
 
 
 def _record(row: Row) -> LogRecord:

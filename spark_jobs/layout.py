@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from cdc import codecs
 from cdc.errors import LakeError
@@ -33,6 +51,21 @@ _DELTA_NAMES: Final = {
 }
 
 
+_SPARK_TYPES: Final[dict[str, Callable[[], DataType]]] = {
+    "BOOLEAN": BooleanType,
+    "SMALLINT": ShortType,
+    "INT": IntegerType,
+    "BIGINT": LongType,
+    "FLOAT": FloatType,
+    "DOUBLE": DoubleType,
+    "STRING": StringType,
+    "BINARY": BinaryType,
+    "DATE": DateType,
+    "TIMESTAMP": TimestampType,
+    "TIMESTAMP_NTZ": TimestampNTZType,
+}
+
+
 def quote(name: str) -> str:
     """A column name or path in Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"
@@ -41,6 +74,14 @@ def quote(name: str) -> str:
 def delta_name(ddl: str) -> str:
     """Delta's own name of a type: ``INT`` → ``integer``."""
     return _DELTA_NAMES.get(ddl) or ddl.lower()
+
+
+def spark_type(ddl: str) -> DataType:
+    """Spark's type of a DDL name."""
+    if ddl.startswith("DECIMAL"):
+        precision, scale = ddl[8:-1].split(",")
+        return DecimalType(int(precision), int(scale))
+    return _SPARK_TYPES[ddl]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +139,11 @@ class Layout:
         if gone:
             fields.append(pa.field(GONE_COLUMN, pa.bool_()))
         return pa.schema(fields)
+
+    def spark_schema(self, *, gone: bool) -> StructType:
+        """The same for Spark."""
+        columns = self.columns + ([(GONE_COLUMN, "BOOLEAN")] if gone else [])
+        return StructType([StructField(name, spark_type(ddl)) for name, ddl in columns])
 
     def properties(self, app: str) -> dict[str, str]:
         """Table properties of a replica."""

@@ -90,8 +90,8 @@ def _set_runtime(session: SparkSession) -> None:
         "spark.databricks.delta.schema.autoMerge.enabled": "false",
         "spark.databricks.delta.optimizeWrite.enabled": "false",
         "spark.databricks.delta.autoCompact.enabled": "false",
-        # Sources of our merges are read once and kept before; see merge.py.
-        "spark.databricks.delta.merge.materializeSource": "none",
+        # A merge reads its source twice; this keeps the two alike.
+        "spark.databricks.delta.merge.materializeSource": "auto",
     }
     for name, value in settings.items():
         session.conf.set(name, value)

@@ -1,0 +1,367 @@
+"""Applies the log to replicas, frontier by frontier.
+
+Per table: P = the replica's recorded progress, F = the newest frontier; what lies in [P, F) is
+folded to one row per key and written in one Delta commit that also records F. A table whose
+topic has nothing new is valid at F as it is, without a commit.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from pyspark.sql import SparkSession
+
+from cdc.errors import CdcError
+from cdc.failpoints import failpoint
+from cdc.lake import AppId, CommitNote, Replica, open_replica
+from cdc.log.admin import LogAdmin
+from cdc.log.reader import LogReader
+from cdc.names import TableId, lake_folder
+from cdc.position import Position
+from spark_jobs.base import BaseRows
+from spark_jobs.log_source import SMALL_RANGE, Batch, fold_range
+from spark_jobs.log_state import LogAddress, LogState, TablePlan, plan_table, read_log_state
+from spark_jobs.merge import FEW_KEYS, Commit, write_batch
+from spark_jobs.replica import add_columns, create_replica
+from spark_jobs.session import worker_session
+
+log = structlog.get_logger(__name__)
+
+#: Tables that are applied at the same time.
+WORKERS: Final = 2
+#: A valid replica's position is recorded anew before it leaves the history window.
+_REFRESH_SHARE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """What a pass did to a table.
+
+    Args:
+        table: ``source.schema.table``.
+        frontier: The source's newest frontier.
+        frontier_us: Highest commit time below it, µs since 1970 UTC.
+        action: ``current`` (nothing to do), ``empty``, ``append``, ``overwrite``, ``replace``,
+            ``merge``, or ``failed``.
+        position: What the replica stands for now; the frontier when it is current.
+        version: Delta's version; None when there is no table yet.
+        keys: Keys that were written.
+        behind_records: Offsets of the topic above the replica, at most; 0 when it is current.
+        commit_us: Highest commit time below the position, µs since 1970 UTC.
+        seconds: Time it took.
+        error: Why it failed.
+        more: Whether the next pass has something to do at once.
+    """
+
+    table: str
+    frontier: Position
+    frontier_us: int
+    action: str
+    position: Position | None
+    version: int | None
+    keys: int = 0
+    behind_records: int = 0
+    commit_us: int | None = None
+    seconds: float = 0.0
+    error: CdcError | None = None
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySettings:
+    """How to apply.
+
+    Args:
+        lake: The lake's folder.
+        max_records: Most offsets of one batch of a replica that exists already.
+        small_range: Most offsets that the driver folds itself.
+        few_keys: Most keys that are overwritten by literals rather than merged.
+        history: The log's history window, seconds.
+    """
+
+    lake: str
+    max_records: int = 500_000
+    small_range: int = SMALL_RANGE
+    few_keys: int = FEW_KEYS
+    history: float = 7 * 86_400.0
+
+
+class Applier:
+    """Applies sources to one lake; its caller holds the lake's lock.
+
+    Args:
+        spark: The process's session.
+        address: Of the log.
+        settings: How to apply.
+    """
+
+    def __init__(self, spark: SparkSession, address: LogAddress, settings: ApplySettings) -> None:
+        self._spark = spark
+        self.address = address
+        self.settings = settings
+        self.admin: LogAdmin = address.admin()
+        self._reader: LogReader = address.reader()
+        self._local = threading.local()
+        self._readers: list[LogReader] = []
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="apply")
+        self._busy: dict[str, threading.Lock] = {}
+        self._busy_guard = threading.Lock()
+
+    def close(self) -> None:
+        """Wait for what runs and let go of the clients."""
+        self._pool.shutdown()
+        for reader in (self._reader, *self._readers):
+            reader.close()
+
+    def path(self, source: str, table: TableId) -> str:
+        """Folder of a replica."""
+        return lake_folder(self.settings.lake, source, table.schema, table.table)
+
+    def run_pass(
+        self, sources: Iterable[str], *, stopping: Callable[[], bool] = lambda: False
+    ) -> list[TableResult]:
+        """Bring every replica to its source's newest frontier, as far as one batch each goes.
+
+        Args:
+            sources: Names of sources.
+            stopping: Asked before each table; the rest is left out when it says so.
+
+        Returns:
+            One result per table that can be applied; a failed table does not stop the others.
+
+        Raises:
+            CdcError: The log as a whole cannot be read.
+        """
+        results: list[TableResult] = []
+        for source in sources:
+            state = read_log_state(self._reader, source)
+            if state is None:
+                continue
+            tables = sorted(
+                table
+                for table, record in state.control.tables.items()
+                if state.frontier_of(record) is not None
+            )
+            futures = [
+                self._pool.submit(self._apply_guarded, state, table, stopping) for table in tables
+            ]
+            results += [done for future in futures if (done := future.result()) is not None]
+        return results
+
+    @contextmanager
+    def paused(self, name: str) -> Iterator[None]:
+        """Keep apply away from a table (``source.schema.table``)."""
+        with self._lock_of(name):
+            yield
+
+    def worker(self) -> tuple[SparkSession, LogReader]:
+        """Session and reader of the calling thread."""
+        if not hasattr(self._local, "session"):
+            self._local.session = worker_session(self._spark)
+            self._local.reader = self.address.reader()
+            with self._busy_guard:
+                self._readers.append(self._local.reader)
+        return self._local.session, self._local.reader
+
+    # --- inside ---
+
+    def _lock_of(self, name: str) -> threading.Lock:
+        with self._busy_guard:
+            return self._busy.setdefault(name, threading.Lock())
+
+    def _apply_guarded(
+        self, state: LogState, table: TableId, stopping: Callable[[], bool]
+    ) -> TableResult | None:
+        name = f"{state.source}.{table}"
+        lock = self._lock_of(name)
+        # A table that is being rebuilt is left alone: its rebuild brings it up to date.
+        if stopping() or not lock.acquire(blocking=False):
+            return None
+        started = time.monotonic()
+        try:
+            return self._apply(state, table, name, started)
+        except CdcError as error:
+            log.error("apply_failed", table=name, code=error.code, error=error.message)
+            return self._failed(state, table, name, error, started)
+        finally:
+            lock.release()
+
+    def _apply(self, state: LogState, table: TableId, name: str, started: float) -> TableResult:
+        session, reader = self.worker()
+        settings = self.settings
+        replica = open_replica(self.path(state.source, table), table=name)
+        plan = plan_table(
+            self.admin, reader, state, table, replica, max_records=settings.max_records
+        )
+        if plan is None:
+            assert replica is not None  # noqa: S101 - without a replica there is always a plan
+            return self._current(session, state, table, name, replica, started)
+        app = str(replica.app) if replica is not None else _first_app(state, table)
+        if replica is None:
+            replica = create_replica(session, self.path(state.source, table), plan.layout, app)
+            failpoint("after_create_replica")
+        else:
+            replica = add_columns(session, replica, plan.layout)
+        base = None
+        if plan.bounds.has_base:
+            base = BaseRows(session, replica.path, replica.version, plan.layout)
+        batch = fold_range(session, self.address, reader, plan, base, small=settings.small_range)
+        try:
+            failpoint("before_delta_commit")
+            how = write_batch(
+                session,
+                replica,
+                plan.layout,
+                batch,
+                Commit(app, note_of(plan, "apply")),
+                truncated=plan.bounds.truncated,
+                few_keys=settings.few_keys,
+            )
+        finally:
+            batch.release()
+        return self._done(state, table, name, plan, batch, how, started)
+
+    def _done(
+        self,
+        state: LogState,
+        table: TableId,
+        name: str,
+        plan: TablePlan,
+        batch: Batch,
+        how: str,
+        started: float,
+    ) -> TableResult:
+        seconds = time.monotonic() - started
+        log.info(
+            "applied",
+            table=name,
+            how=how,
+            position=str(plan.bounds.frontier),
+            keys=batch.keys,
+            gone=batch.gone,
+            offsets=plan.offset_count,
+            seconds=round(seconds, 2),
+        )
+        replica = open_replica(self.path(state.source, table), table=name)
+        newest = state.view.ends.get(plan.record.topic, {})
+        behind = sum(max(0, end - plan.ends.get(p, 0)) for p, end in newest.items())
+        return TableResult(
+            name,
+            state.view.position,
+            state.view.record.max_commit_us,
+            how,
+            plan.bounds.frontier,
+            None if replica is None else replica.version,
+            batch.keys,
+            behind,
+            plan.commit_us,
+            seconds,
+            more=behind > 0,
+        )
+
+    def _failed(
+        self, state: LogState, table: TableId, name: str, error: CdcError, started: float
+    ) -> TableResult:
+        try:
+            replica = open_replica(self.path(state.source, table), check_by_hand=False)
+        except CdcError:
+            replica = None
+        held = (replica.ends if replica is not None else None) or {}
+        newest = state.view.ends.get(state.control.tables[table].topic, {})
+        note = replica.note if replica is not None else None
+        return TableResult(
+            name,
+            state.view.position,
+            state.view.record.max_commit_us,
+            "failed",
+            None if replica is None else replica.position,
+            None if replica is None else replica.version,
+            behind_records=sum(max(0, end - held.get(p, 0)) for p, end in newest.items()),
+            commit_us=None if note is None else note.commit_us,
+            seconds=time.monotonic() - started,
+            error=error,
+        )
+
+    def _current(
+        self,
+        session: SparkSession,
+        state: LogState,
+        table: TableId,
+        name: str,
+        replica: Replica,
+        started: float,
+    ) -> TableResult:
+        """Nothing new; but a position about to leave the history window is recorded anew."""
+        record = state.control.tables[table]
+        frontier = state.frontier_of(record)
+        assert frontier is not None  # noqa: S101 - run_pass asks for such tables only
+        version = replica.version
+        written = replica.note.log_ms if replica.note is not None else None
+        due = time.time() - self.settings.history * _REFRESH_SHARE
+        if written is not None and written / 1000 < due and replica.position != frontier:
+            # As a batch that folds to nothing.
+            reader = self.worker()[1]
+            plan = plan_table(self.admin, reader, state, table, replica, even_if_valid=True)
+            if plan is not None:
+                commit = Commit(str(replica.app), note_of(plan, "apply"))
+                write_batch(session, replica, plan.layout, Batch(None, 0, 0, 0), commit)
+                version += 1
+        return TableResult(
+            name,
+            state.view.position,
+            state.view.record.max_commit_us,
+            "current",
+            max(frontier, replica.position or frontier),
+            version,
+            commit_us=state.view.record.max_commit_us,
+            seconds=time.monotonic() - started,
+        )
+
+
+def note_of(plan: TablePlan, kind: str) -> CommitNote:
+    """The userMetadata of a commit that brings a replica to the plan's frontier."""
+    since = plan.stands_since
+    return CommitNote(
+        plan.bounds.frontier,
+        plan.commit_us,
+        dict(plan.ends),
+        kind,
+        None if since is None else int(since * 1000),
+    )
+
+
+def apply_once(
+    spark: SparkSession,
+    address: LogAddress,
+    settings: ApplySettings,
+    sources: Iterable[str],
+) -> list[TableResult]:
+    """Apply until every replica is at its source's newest frontier; for tests and tools.
+
+    Raises:
+        CdcError: The first error of a table, after the others were tried.
+    """
+    applier = Applier(spark, address, settings)
+    names = list(sources)
+    try:
+        while True:
+            results = applier.run_pass(names)
+            for result in results:
+                if result.error is not None:
+                    raise result.error
+            if not any(result.more for result in results):
+                return results
+    finally:
+        applier.close()
+
+
+def _first_app(state: LogState, table: TableId) -> str:
+    record = state.control.tables[table]
+    return str(AppId(state.source, record.topic_id or "", 1, 1, state.view.position.epoch))

@@ -1,0 +1,168 @@
+"""Reads a table's range and folds it: in the driver when small, in Spark when large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from cdc.envelope import LogRecord, parse_record
+from cdc.fold import fold
+from cdc.log.ranges import Range
+from cdc.log.reader import LogReader
+from spark_jobs.base import BaseRows
+from spark_jobs.failures import spark_failures
+from spark_jobs.fold_small import outcome_table
+from spark_jobs.fold_sql import SqlFold, fold_sql
+from spark_jobs.kafka_options import range_options
+from spark_jobs.layout import GONE_COLUMN, quote
+from spark_jobs.log_state import LogAddress, TablePlan
+from spark_jobs.records import Bounds
+from spark_jobs.replica import check_versions
+
+#: Up to so many offsets the driver reads and folds; above it Spark does.
+SMALL_RANGE: Final = 50_000
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a range makes of the replica's keys.
+
+    Args:
+        frame: One row per key, in the replica's columns and ``_cdc_gone``; None: no key.
+        keys: Number of keys.
+        gone: Number of them that are removed.
+        records: Records that were read; None when Spark read them.
+    """
+
+    frame: DataFrame | None
+    keys: int
+    gone: int
+    records: int | None = None
+    _table: Any = None
+    _sql: SqlFold | None = field(default=None, repr=False)
+
+    def key_values(self, key_column: str) -> list[Any]:
+        """Values of the key column of all rows, as Python values."""
+        if self._table is not None:
+            return list(self._table.column(key_column).to_pylist())
+        if self.frame is None:
+            return []
+        rows = self.frame.select(f.col(quote(key_column))).toArrow()
+        return list(rows.column(0).to_pylist())
+
+    def key_range(self, key_column: str) -> tuple[Any, Any]:
+        """Lowest and highest value of the key column."""
+        if self._table is not None:
+            found = pc.min_max(self._table.column(key_column)).as_py()
+            return found["min"], found["max"]
+        assert self.frame is not None  # noqa: S101 - callers ask for batches with keys
+        key = f.col(quote(key_column))
+        row = self.frame.agg(f.min(key).alias("low"), f.max(key).alias("high")).toArrow()
+        return row.column(0).to_pylist()[0], row.column(1).to_pylist()[0]
+
+    def release(self) -> None:
+        """Let go of what Spark keeps for it."""
+        if self._sql is not None:
+            self._sql.release()
+
+
+def fold_range(
+    session: SparkSession,
+    address: LogAddress,
+    reader: LogReader,
+    plan: TablePlan,
+    base: BaseRows | None,
+    *,
+    small: int = SMALL_RANGE,
+) -> Batch:
+    """Read a range and fold it.
+
+    Args:
+        session: A worker session.
+        address: Of the log.
+        reader: Of the log.
+        plan: The range.
+        base: The replica at the range's start, if there is one.
+        small: Most offsets that the driver reads itself.
+
+    Raises:
+        LogError: ``bad_record``, ``value_lost``, and what reading raises.
+        LakeError: ``value_out_of_range``, ``schema_unknown``, ``schema_change_unsupported``,
+            ``history_compacted``, ``read_too_slow``, ``spark_failed``.
+    """
+    if plan.offset_count > small:
+        batch = _fold_in_spark(session, address, plan, base)
+    else:
+        batch = _fold_in_driver(session, reader, plan, base)
+    try:
+        plan.check_window()
+    except BaseException:
+        batch.release()
+        raise
+    return batch
+
+
+def _fold_in_driver(
+    session: SparkSession, reader: LogReader, plan: TablePlan, base: BaseRows | None
+) -> Batch:
+    records = list(_records(reader, plan))
+    used = {r.schema_version for r in records if _counts(r, plan.bounds)}
+    check_versions(plan.layout, plan.versions, used)
+    bounds = plan.bounds
+    outcomes = fold(records, bounds.frontier, bounds.truncate, start=bounds.start)
+    if not outcomes:
+        return Batch(None, 0, 0, len(records))
+    table = outcome_table(plan.layout, outcomes, base if bounds.has_base else None)
+    with spark_failures(plan.layout, "handing a batch to Spark"):
+        frame = session.createDataFrame(table, plan.layout.spark_schema(gone=True))
+    gone = sum(outcome.row is None for outcome in outcomes.values())
+    return Batch(frame, len(outcomes), gone, len(records), table)
+
+
+def _counts(record: LogRecord, bounds: Bounds) -> bool:
+    return record.position < bounds.frontier and (
+        bounds.start is None or record.position >= bounds.start
+    )
+
+
+def _records(reader: LogReader, plan: TablePlan) -> Iterator[LogRecord]:
+    topic = plan.record.topic
+    ranges = [Range(topic, p, start, end) for p, (start, end) in plan.offsets.items()]
+    for _, partition, batch in reader.ranges(ranges):
+        for offset, key, value, headers in batch:
+            yield parse_record(topic, partition, offset, key, value, headers)
+
+
+def _fold_in_spark(
+    session: SparkSession, address: LogAddress, plan: TablePlan, base: BaseRows | None
+) -> Batch:
+    options = range_options(
+        address.bootstrap,
+        address.security,
+        plan.record.topic,
+        plan.offsets,
+        session.sparkContext.defaultParallelism,
+    )
+
+    def read() -> DataFrame:
+        return session.read.format("kafka").options(**options).load()
+
+    folded = fold_sql(session, read, plan.layout, plan.bounds, base)
+    try:
+        check_versions(plan.layout, plan.versions, folded.versions)
+    except BaseException:
+        folded.release()
+        raise
+    return Batch(folded.frame if folded.keys else None, folded.keys, folded.gone, _sql=folded)
+
+
+def rows_of(batch: Batch, columns: list[str]) -> DataFrame:
+    """The rows of a batch that are there, without ``_cdc_gone``."""
+    assert batch.frame is not None  # noqa: S101 - callers ask for batches with keys
+    kept = batch.frame.where(~f.col(GONE_COLUMN))
+    return kept.select(*(f.col(quote(name)) for name in columns))

@@ -1,0 +1,197 @@
+"""Writes a batch into a replica: one Delta commit that holds rows, progress and note."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from cdc.errors import LakeError
+from cdc.failpoints import failpoint
+from cdc.lake import CommitNote, Replica, open_replica
+from spark_jobs.failures import spark_failures
+from spark_jobs.layout import GONE_COLUMN, Layout, quote
+from spark_jobs.log_source import Batch, rows_of
+from spark_jobs.replica import sql_text
+
+#: Up to so many keys are overwritten by literals, whose cost does not grow with the table.
+FEW_KEYS: Final = 2000
+
+_APP_CONF: Final = "spark.databricks.delta.write.txnAppId"
+_VERSION_CONF: Final = "spark.databricks.delta.write.txnVersion"
+_NOTE_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_SOURCE_VIEW: Final = "_cdc_batch"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit records beside rows.
+
+    Args:
+        app: Text of ``cdc.app``.
+        note: Position, ends and so on; the transaction version is the position's LSN.
+    """
+
+    app: str
+    note: CommitNote
+
+    def options(self) -> dict[str, str]:
+        """Of a DataFrame writer."""
+        return {
+            "txnAppId": self.app,
+            "txnVersion": str(self.note.position.lsn),
+            "userMetadata": self.note.to_json(),
+        }
+
+
+def write_batch(
+    session: SparkSession,
+    replica: Replica,
+    layout: Layout,
+    batch: Batch,
+    commit: Commit,
+    *,
+    truncated: bool = False,
+    few_keys: int = FEW_KEYS,
+) -> str:
+    """Write a batch in one commit.
+
+    Args:
+        session: A worker session of the calling thread.
+        replica: As the batch was planned from; it is thrown away if that has changed.
+        layout: The replica's columns.
+        batch: One row per key.
+        commit: What to record.
+        truncated: The batch replaces all rows.
+        few_keys: Most keys that are overwritten by literals.
+
+    Returns:
+        How it was written: ``empty``, ``replace``, ``append``, ``overwrite`` or ``merge``.
+
+    Raises:
+        LakeError: ``progress_changed`` (somebody wrote it since the plan), ``write_skipped``,
+            ``restored_by_hand``, ``write_conflict``, ``spark_failed``.
+    """
+    _check_unchanged(replica, layout)
+    with spark_failures(layout, "writing its Delta table"):
+        how = _write(session, replica, layout, batch, commit, truncated, few_keys)
+    failpoint("after_delta_commit")
+    _check_written(replica, layout, commit)
+    return how
+
+
+def _write(
+    session: SparkSession,
+    replica: Replica,
+    layout: Layout,
+    batch: Batch,
+    commit: Commit,
+    truncated: bool,
+    few_keys: int,
+) -> str:
+    path = replica.path
+    options = commit.options()
+    if batch.frame is None or (truncated and batch.gone == batch.keys):
+        nothing = session.createDataFrame([], layout.spark_schema(gone=False))
+        mode = "overwrite" if truncated else "append"
+        nothing.write.format("delta").mode(mode).options(**options).save(path)
+        return "replace" if truncated else "empty"
+    rows = rows_of(batch, layout.names)
+    if truncated:
+        rows.write.format("delta").mode("overwrite").options(**options).save(path)
+        return "replace"
+    if replica.position is None:
+        # Empty before its first commit; overwriting keeps that true whatever is in it.
+        mode = "append" if not replica.table.file_uris() else "overwrite"
+        rows.write.format("delta").mode(mode).options(**options).save(path)
+        return "append"
+    if batch.keys <= few_keys:
+        keys = batch.key_values(layout.key_column)
+        where = f"{quote(layout.key_column)} IN ({', '.join(literal(k, layout) for k in keys)})"
+        writer = rows.coalesce(1).write.format("delta").mode("overwrite").options(**options)
+        writer.option("replaceWhere", where).save(path)
+        return "overwrite"
+    with _commit_confs(session, commit):
+        batch.frame.createOrReplaceTempView(_SOURCE_VIEW)
+        try:
+            session.sql(_merge_statement(path, layout, batch.key_range(layout.key_column)))
+        finally:
+            session.catalog.dropTempView(_SOURCE_VIEW)
+    return "merge"
+
+
+def literal(value: Any, layout: Layout) -> str:
+    """A value of the key column in Spark's SQL."""
+    if isinstance(value, str):
+        return sql_text(value)
+    if isinstance(value, dt.date):
+        return f"DATE'{value.isoformat()}'"
+    # With the column's own type no cast comes between it and its statistics.
+    suffix = {"BIGINT": "L", "SMALLINT": "S"}.get(layout.key_type, "")
+    return f"{int(value)}{suffix}"
+
+
+def _merge_statement(path: str, layout: Layout, key_range: tuple[Any, Any]) -> str:
+    key, gone = quote(layout.key_column), quote(GONE_COLUMN)
+    low, high = (literal(value, layout) for value in key_range)
+    names = [quote(name) for name in layout.names]
+    updates = ", ".join(f"t.{name} = s.{name}" for name in names)
+    return (
+        f"MERGE INTO delta.{quote(path)} AS t USING {_SOURCE_VIEW} AS s "  # noqa: S608 - quoted
+        f"ON t.{key} <=> s.{key} AND t.{key} BETWEEN {low} AND {high} "
+        f"WHEN MATCHED AND s.{gone} THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {updates} "
+        f"WHEN NOT MATCHED AND NOT s.{gone} THEN INSERT ({', '.join(names)}) "
+        f"VALUES ({', '.join('s.' + name for name in names)})"
+    )
+
+
+@contextmanager
+def _commit_confs(session: SparkSession, commit: Commit) -> Iterator[None]:
+    """MERGE takes these from the session only, which is the thread's own."""
+    options = commit.options()
+    confs = {
+        _APP_CONF: options["txnAppId"],
+        _VERSION_CONF: options["txnVersion"],
+        _NOTE_CONF: options["userMetadata"],
+    }
+    try:
+        for name, value in confs.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name in confs:
+            session.conf.unset(name)
+
+
+def _check_unchanged(planned: Replica, layout: Layout) -> None:
+    now = open_replica(planned.path, table=layout.table)
+    if (
+        now is None
+        or now.position != planned.position
+        or now.app != planned.app
+        or now.version != planned.version
+    ):
+        raise LakeError(
+            "progress_changed",
+            "somebody else wrote the Delta table since this batch was planned; it is thrown away",
+            table=layout.table,
+            remedy="it is planned again; only cdc may write the tables of the lake",
+        )
+
+
+def _check_written(planned: Replica, layout: Layout, commit: Commit) -> None:
+    """Delta skips a write silently when it takes it for one that it has."""
+    now = open_replica(planned.path, table=layout.table)
+    if now is None or now.position != commit.note.position or now.version <= planned.version:
+        raise LakeError(
+            "write_skipped",
+            "Delta did not take the batch",
+            table=layout.table,
+            position=str(commit.note.position),
+            remedy=f"cdc rebuild {layout.table} --from-offset 0",
+        )
