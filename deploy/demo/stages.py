@@ -111,6 +111,7 @@ class Stages:
             self._show.progress("loading it by COPY")
             self._project.stack.postgres.create_database(DATABASE)
             counts = seed(self._conninfo(), flights.past)
+            flights.past.clear()
             seconds = time.monotonic() - began
             self._show.say(
                 ", ".join(f"{name} {count:,}" for name, count in counts.items())
