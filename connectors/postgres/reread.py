@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 import structlog
-from psycopg import sql
 
+from cdc.names import quote_ident
 from cdc.schema import TableSchema
 from connectors.postgres.failures import mapped_errors
 
@@ -133,9 +133,9 @@ class Rereader:
         ).fetchone()
         if row is None:
             return [{} for _ in wanted]
-        table = sql.Identifier(row[0], row[1])
+        table = f"{quote_ident(row[0])}.{quote_ident(row[1])}"
         # From the lock on the name stays; it may have changed hands just before.
-        connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(table))
+        connection.execute(f"LOCK TABLE ONLY {table} IN ACCESS SHARE MODE".encode())
         names = [schema.columns[i].name for i in columns]
         current = connection.execute(
             "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,"
@@ -193,37 +193,27 @@ def extend_xid(xid: int, next_xid: int) -> int:
     return full
 
 
-def _query(
-    table: sql.Composable, key: Sequence[tuple[str, str]], names: Sequence[str]
-) -> sql.Composed:
+def _query(table: str, key: Sequence[tuple[str, str]], names: Sequence[str]) -> bytes:
     """One statement, so one snapshot, for visibility and rows alike.
 
     Args:
-        table: Its name.
+        table: Its quoted name.
         key: Name and type of each key column.
         names: Columns to read.
     """
+    keys = ", ".join(f"k{i}" for i in range(len(key)))
+    arrays = ", ".join(["%s::text[]"] * (1 + len(key)))
+    # psycopg looks for placeholders everywhere, also in names.
+    inner = "".join(f", t.{quote_ident(name)} AS c{i}" for i, name in enumerate(names))
+    outer = "".join(f", r.c{i}" for i in range(len(names)))
     # Each key value's text is read by its own column's type, so that indexes are used.
-    conditions = [
-        sql.SQL("t.{} = CAST(w.{} AS {})").format(
-            sql.Identifier(name),
-            sql.Identifier(f"k{i}"),
-            sql.SQL(type_name),
-        )
+    conditions = " AND ".join(
+        f"t.{quote_ident(name)} = CAST(w.k{i} AS {type_name})"
         for i, (name, type_name) in enumerate(key)
-    ]
-    return sql.SQL(
-        "SELECT w.place, pg_visible_in_snapshot(CAST(w.xid AS xid8), pg_current_snapshot()),"
-        " r.there{read} FROM unnest({arrays}) WITH ORDINALITY AS w(xid, {keys}, place)"
-        " LEFT JOIN LATERAL (SELECT true AS there{select} FROM ONLY {table} t WHERE {conditions}) r"
-        " ON true"
-    ).format(
-        read=sql.SQL("").join(sql.SQL(f", r.c{i}") for i in range(len(names))),
-        arrays=sql.SQL(", ").join([sql.SQL("%s::text[]")] * (1 + len(key))),
-        keys=sql.SQL(", ").join(sql.Identifier(f"k{i}") for i in range(len(key))),
-        select=sql.SQL("").join(
-            sql.SQL(f", t.{{}} AS c{i}").format(sql.Identifier(n)) for i, n in enumerate(names)
-        ),
-        table=table,
-        conditions=sql.SQL(" AND ").join(conditions),
     )
+    rows = f"SELECT true AS there{inner} FROM ONLY {table} t WHERE {conditions}"  # noqa: S608
+    return (
+        "SELECT w.place, pg_visible_in_snapshot(CAST(w.xid AS xid8), pg_current_snapshot()),"  # noqa: S608
+        f" r.there{outer} FROM unnest({arrays}) WITH ORDINALITY AS w(xid, {keys}, place)"
+        f" LEFT JOIN LATERAL ({rows.replace('%', '%%')}) r ON true"
+    ).encode()
