@@ -80,7 +80,8 @@ def _add_reported(families: dict[str, Metric], view: ChildView, name: str, value
                 full,
                 {**labels, "table": str(table)},
                 float(number),
-                counter=word in _COUNTERS,
+                # What replicas are behind by goes up and down.
+                counter=word in _COUNTERS and name != "replicas",
             )
 
 

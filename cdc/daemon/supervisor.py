@@ -24,7 +24,7 @@ DRAIN_SECONDS = 30.0
 READY_FOR_SECONDS = 30.0
 APPLY = "apply"
 #: Which child answers a verb.
-_VERBS = {"rebuild": APPLY}
+_VERBS = {"rebuild": APPLY, "apply_now": APPLY}
 
 
 class Supervisor:

@@ -92,7 +92,7 @@ def test_metrics_are_prometheus_text(supervisor):
         ("cdc_apply_batches_total",): 7,
         ("cdc_apply_pending", table): 8,
         ("cdc_replica_lag_bytes", table): 5,
-        ("cdc_replica_records_total", table): 6,
+        ("cdc_replica_records", table): 6,
     }
 
 
