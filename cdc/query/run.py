@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cdc.config import Config
     from cdc.log.admin import LogAdmin
     from cdc.log.reader import LogReader
+    from cdc.query.replica_reader import OpenReplica
     from cdc.query.source_view import LogState, TablePlan
     from cdc.query.statement import Statement, TableName
     from cdc.query.tail import Tail
@@ -69,17 +70,20 @@ class _Log:
         self.reader = LogReader(bootstrap, security, topic_prefix=prefix)
         return read_log_state(self.reader, self.admin, prefix, self.source)
 
-    def state(self, replicas: Sequence[object]) -> LogState:
-        """The log at a frontier at or above all replicas."""
-        from cdc.query.replica_reader import OpenReplica
+    def state(self, replicas: Sequence[OpenReplica]) -> LogState:
+        """The log at a frontier at or above all replicas, which were opened before."""
         from cdc.query.source_view import read_log_state
 
-        opened = [r for r in replicas if isinstance(r, OpenReplica)]
         state = self._first.result()
-        if all(r.position <= state.view.position for r in opened):
-            return state
+        reader, admin = self.clients
+        # The first look warmed the clients up while modules were loading; much may have
+        # been committed since.
+        view = reader.frontier(self.source)
+        if view is not None and view.offset == state.view.offset:
+            if all(r.position <= view.position for r in replicas):
+                return state
         prefix = self._config.log.topic_prefix
-        return read_log_state(self.clients[0], self.clients[1], prefix, self.source, opened)
+        return read_log_state(reader, admin, prefix, self.source, replicas)
 
     @property
     def clients(self) -> tuple[LogReader, LogAdmin]:
@@ -224,7 +228,7 @@ def _plan_source(
         for name in tables
     }
     clock.lap("replicas")
-    state = log.state(list(replicas.values()))
+    state = log.state([r for r in replicas.values() if r is not None])
     reader, admin = log.clients
     frontier = choose_frontier(state, tables, last_good=last_good)
     topics = [state.control.tables[name.id].topic for name in tables]
