@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-#: Without a terminal, progress is told this rarely, seconds.
+#: Without a terminal, progress is told this rarely, seconds; the same again more rarely still.
 _TELL_EVERY_S = 10.0
+_TELL_AGAIN_S = 60.0
 _INDENT = "   "
 
 
@@ -33,6 +34,7 @@ class Show:
         self._fancy = (self._console.encoding or "").lower().startswith("utf")
         self._status: Status | None = None
         self._told = 0.0
+        self._told_text = ""
         self._steps = 0
 
     def headline(self, text: str) -> None:
@@ -72,8 +74,11 @@ class Show:
                 self._status = self._console.status("")
                 self._status.start()
             self._status.update(Text(text))
-        elif time.monotonic() - self._told >= _TELL_EVERY_S:
+            return
+        every = _TELL_AGAIN_S if text == self._told_text else _TELL_EVERY_S
+        if time.monotonic() - self._told >= every:
             self._told = time.monotonic()
+            self._told_text = text
             self.say(f"… {text}" if self._fancy else f"... {text}")
 
     def done(self) -> None:

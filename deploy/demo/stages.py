@@ -73,7 +73,7 @@ class Stages:
             figures["servers"] = self._servers()
             flights = reading.result()
             figures["past"] = self._past(flights)
-            figures["first_load"] = self._first_load()
+            figures["first_load"] = self._first_load(sum(figures["past"]["rows"].values()))
             watch = Watch(self._config, SOURCE)
             at_end.callback(watch.close)
             verifier = Verifier(self._config, SOURCE, watch)
@@ -125,7 +125,7 @@ class Stages:
 
     # --- capture begins ---
 
-    def _first_load(self) -> dict[str, Any]:
+    def _first_load(self, rows: int) -> dict[str, Any]:
         began = time.monotonic()
         with self._show.step("cdc start: snapshot into the log, and from there into Delta tables"):
             self._show.progress("starting the daemon")
@@ -133,10 +133,10 @@ class Stages:
             self._wait(self._loading)
             seconds = time.monotonic() - began
             self._show.say(
-                f"the snapshot is in the log, and every change since; {seconds:.1f} s with the "
-                "daemon's start"
+                f"{rows:,} rows are in the log, and changes are streaming; {seconds:.1f} s with "
+                "the daemon's start"
             )
-        return {"seconds": _round(seconds)}
+        return {"rows": rows, "seconds": _round(seconds)}
 
     def _loading(self) -> str | None:
         child = self._daemon.children()[f"capture:{SOURCE}"]
@@ -155,7 +155,7 @@ class Stages:
         began = time.monotonic()
         self._wait(lambda: self._behind(watch))
         seconds = time.monotonic() - began
-        self._show.say(f"Spark has made the five Delta tables of it; {seconds:.1f} s more")
+        self._show.say(f"Spark has made five Delta tables of them; {seconds:.1f} s more")
         return {"seconds": _round(seconds)}
 
     # --- changes ---
