@@ -121,7 +121,7 @@ async def _run(
         )
     )  # fmt: skip
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    helpers: list[asyncio.Task[None]] = []
+    background: list[asyncio.Task[None]] = []
     try:
         write_record(
             config,
@@ -135,15 +135,15 @@ async def _run(
         log.info("daemon_started", pid=os.getpid(), http=url)
         if config.uses_local_stack:
             await bring_up(config)
-            helpers.append(asyncio.create_task(keep_up(config)))
+            background.append(asyncio.create_task(keep_up(config)))
         if supervisor.draining:
             return
-        helpers.append(asyncio.create_task(_announce(supervisor, url, on_started)))
+        background.append(asyncio.create_task(_announce(supervisor, url, on_started)))
         await supervisor.run(DRAIN_SECONDS)
         log.info("daemon_stopped")
     finally:
-        for helper in helpers:
-            helper.cancel()
+        for task in background:
+            task.cancel()
         server.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await serving
