@@ -19,6 +19,7 @@ from cdc.errors import ConfigError, SourceError
 from cdc.load import Loader, LoadProgress
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
+from cdc.log.reader import LogReader
 from cdc.names import TableId
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import ReplicationClient, connect_sql
@@ -85,6 +86,7 @@ class Capture:
         self._stream: Stream | None = None
         self._router: Router
         self._writer: LogWriter
+        self._reader: LogReader
         self._side: SideConnection
         self._records: dict[TableId, TableRecord] = {}
         self._watched = 0.0
@@ -174,13 +176,17 @@ class Capture:
         self._records = dict(control.tables)
         position = read_position(settings, control, self._admin)
         limit = self._check_log(position)
-        with TransactionalProducer(
-            settings.bootstrap_servers,
-            settings.transactional_id,
-            settings.log_options,
-            max_message_bytes=limit,
-            waiting=self._kafka_waits,
-        ) as producer:
+        with (
+            LogReader(settings.bootstrap_servers, settings.log_options) as reader,
+            TransactionalProducer(
+                settings.bootstrap_servers,
+                settings.transactional_id,
+                settings.log_options,
+                max_message_bytes=limit,
+                waiting=self._kafka_waits,
+            ) as producer,
+        ):
+            self._reader = reader
             producer.init()
             self._writer = LogWriter(
                 producer, settings.control_topic, settings.frontier_topic, position
@@ -216,7 +222,9 @@ class Capture:
             replay = stop_before is not None
             # A replay goes up to a change after which they need not hold any more.
             start = self._check_source(position, publication=not replay)
-            stream = Stream(client, start, StreamHooks(self._stop, self._tick))
+            stream = Stream(
+                client, start, StreamHooks(self._stop, self._tick, self._frontier_stable)
+            )
             side = SideConnection(settings.conninfo, settings.publication, stream.reread_waits)
             self._side = side
             try:
@@ -295,6 +303,9 @@ class Capture:
         raise stopped
 
     # --- beside the loop ---
+
+    def _frontier_stable(self) -> int:
+        return self._reader.bounds(self._settings.frontier_topic).last_stable
 
     def _kafka_waits(self) -> None:
         if self._stream is not None:

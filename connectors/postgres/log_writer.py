@@ -84,6 +84,8 @@ class LogWriter:
         #: The newest committed frontier; nothing beyond it may be confirmed.
         self.position = start.position
         self.end_lsn = start.end_lsn
+        #: Offset after its record in the frontier topic; 0 before this writer wrote one.
+        self.frontier_end = 0
         #: Its last source transaction, if known.
         self.last = start.last
         #: Kafka transactions committed since this writer was made.
@@ -167,7 +169,7 @@ class LogWriter:
         else:
             self._since_full += 1
         self._offset_written = full
-        self.position, self.end_lsn = position, end_lsn
+        self.position, self.end_lsn, self.frontier_end = position, end_lsn, at + 1
         if last is not None or self.last is None:
             self.last = last
 

@@ -88,10 +88,12 @@ class StreamHooks:
     Args:
         stop: Ends the stream at the next border between transactions.
         tick: Called after each read, at least twice a second; may raise.
+        frontier_stable: Last stable offset of the frontier topic, asked of the broker.
     """
 
     stop: StopRequest
     tick: Callable[[], None]
+    frontier_stable: Callable[[], int]
 
 
 class Stream:
@@ -363,6 +365,16 @@ class Stream:
         self._reply_wanted = False
 
     def _confirm(self) -> None:
+        """Confirm the newest frontier, once readers of the log can see it.
+
+        Kafka says that a transaction is committed a moment before it marks it so in the
+        partitions; whoever compares the slot with the log must never see the slot ahead.
+        """
+        pause = 0.001
+        while self._hooks.frontier_stable() < self._writer.frontier_end:
+            self.kafka_waits()
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
         self._session.confirm(self._writer.end_lsn)
         self.keep_alive()
 

@@ -108,7 +108,15 @@ class FakeClient:
 class Run:
     """One run of a stream over given batches."""
 
-    def __init__(self, *batches, offset=1000, start=None, last=None, stop_before=None):
+    def __init__(
+        self,
+        *batches,
+        offset=1000,
+        start=None,
+        last=None,
+        stop_before=None,
+        frontier_stable=lambda: 1 << 60,
+    ):
         self.journal: list[Any] = []
         self.stop = StopRequest()
         self.producer = FakeProducer(self.journal)
@@ -131,7 +139,7 @@ class Run:
         self.stream = Stream(
             client,
             offset if start is None else start,
-            StreamHooks(self.stop, lambda: None),
+            StreamHooks(self.stop, lambda: None, frontier_stable),
         )
         self.stop_before = stop_before
 
@@ -221,6 +229,20 @@ def test_confirmed_only_after_kafka_has_committed():
             assert lsn <= committed
     assert commits[-1] == 1100
     assert done.journal[-1] == ("flushed", 1100)
+
+
+def test_nothing_is_confirmed_that_readers_of_the_log_do_not_see_yet():
+    looks: list[int] = []
+
+    def frontier_stable():
+        assert ("flushed", 1040) not in done.journal
+        looks.append(1)
+        return 0 if len(looks) < 4 else 1 << 60
+
+    done = Run(transaction(1000, 1040, 1), frontier_stable=frontier_stable)
+    done()
+    assert len(looks) == 4
+    assert done.journal[-1] == ("flushed", 1040)
 
 
 def test_what_the_log_holds_beyond_the_slot_is_confirmed_once_it_has_passed(monkeypatch):
