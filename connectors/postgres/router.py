@@ -77,7 +77,7 @@ class Source(Protocol):
 class _Route:
     """Where changes of one relation go, with everything looked up beforehand."""
 
-    __slots__ = ("encoder", "insert", "partitions", "schema", "table", "topic", "width")
+    __slots__ = ("changes", "encoder", "insert", "partitions", "schema", "table", "topic", "width")
 
     def __init__(self, table: RoutedTable, encoder: RowEncoder) -> None:
         self.table = table.schema.id
@@ -87,6 +87,7 @@ class _Route:
         self.encoder = encoder
         self.insert = encoder.insert
         self.width = len(table.schema.columns)
+        self.changes = 0
 
 
 class Router:
@@ -118,6 +119,8 @@ class Router:
         # None: a relation that we do not capture.
         self._routes: dict[int, _Route | None] = {}
         self._cache = RowCache()
+        # Whether it holds anything is asked for every change.
+        self._cached = self._cache.rows
         self._begin: Begin | None = None
         self._fields = TransactionFields(0, 0, None, 0, 0, snapshot=False)
         #: Changes of the open transaction so far, of whatever table.
@@ -126,8 +129,8 @@ class Router:
         self.records = 0
         #: Truncated tables since this router was made.
         self.truncates = 0
-        #: Changes by table since this router was made.
-        self.changes: dict[TableId, int] = dict.fromkeys(self._tables, 0)
+        # Changes by table, of routes that were replaced.
+        self._changes: dict[TableId, int] = dict.fromkeys(self._tables, 0)
         #: Control records that the open Kafka transaction must hold.
         self.control: list[KeyValue] = []
 
@@ -135,6 +138,15 @@ class Router:
     def schemas(self) -> dict[TableId, TableSchema]:
         """The newest schema of each table, as far as the stream has told."""
         return {id: table.schema for id, table in self._tables.items()}
+
+    @property
+    def changes(self) -> dict[TableId, int]:
+        """Changes by table since this router was made."""
+        counted = dict(self._changes)
+        for route in self._routes.values():
+            if route is not None:
+                counted[route.table] += route.changes
+        return counted
 
     def take_control(self) -> list[KeyValue]:
         """The control records that are waiting; they count as written."""
@@ -148,7 +160,9 @@ class Router:
         log already may show an older state.
         """
         self._relations[relation.relid] = relation
-        self._routes.pop(relation.relid, None)
+        route = self._routes.pop(relation.relid, None)
+        if route is not None:
+            self._changes[route.table] += route.changes
 
     def begin(self, begin: Begin) -> None:
         """A transaction that is not in the log yet starts."""
@@ -166,7 +180,7 @@ class Router:
     def commit(self) -> None:
         """The transaction is complete."""
         self._begin = None
-        if self._cache:
+        if self._cached:
             self._cache.clear()
 
     def change(self, event: Change, size: int) -> None:
@@ -193,7 +207,7 @@ class Router:
                 if len(new) != route.width:
                     raise self._width()
                 key, value, headers = route.insert(new, self._fields, ordinal)
-                if size > _SMALL_MESSAGE or self._cache:
+                if size > _SMALL_MESSAGE or self._cached:
                     self._cache.put(relid, key, new)
                 self._send(route.topic, crc32(key) % route.partitions, key, value, headers)
                 self.records += 1
@@ -208,7 +222,7 @@ class Router:
             if error.code != "record_too_large":
                 raise
             raise self._stopped(route.table, error.code, error.message) from None
-        self.changes[route.table] += 1
+        route.changes += 1
 
     def truncate(self, event: Truncate) -> None:
         """Tables were emptied: a control record each, all of one position."""
@@ -227,7 +241,7 @@ class Router:
                     restart_identity=event.restart_identity,
                 )
             )
-            self.changes[route.table] += 1
+            route.changes += 1
             self.truncates += 1
 
     # --- inside ---
@@ -243,7 +257,7 @@ class Router:
         cache = self._cache
         if UNSENT in row:
             row, missing = encoder.complete(old_kind, old, row)
-            if missing and cache:
+            if missing and self._cached:
                 before = encoder.key(row if old is None else old)
                 row, missing = cache.fill(relid, before, row, missing)
             exact = row
@@ -251,7 +265,7 @@ class Router:
                 unchanged = tuple(route.schema.column_names[i] for i in missing)
                 row = self._reread(route, row, missing)
         records = encoder.update(old_kind, old, row, self._fields, self.ordinal, unchanged)
-        if size > _SMALL_MESSAGE or cache or exact is not event.new:
+        if size > _SMALL_MESSAGE or self._cached or exact is not event.new:
             # A key change leaves the old key first in the list, the new one last.
             cache.forget(relid, records[0][0])
             cache.put(relid, records[-1][0], exact)
@@ -264,7 +278,7 @@ class Router:
         if len(event.old) != route.width:
             raise self._width()
         records = route.encoder.delete(event.old_kind, event.old, self._fields, self.ordinal)
-        if self._cache:
+        if self._cached:
             self._cache.forget(event.relid, records[0][0])
         topic, partitions, send = route.topic, route.partitions, self._send
         for key, value, headers in records:

@@ -29,15 +29,13 @@ class RowCache:
         limit: Bound of the values held, in bytes.
     """
 
-    __slots__ = ("_limit", "_rows", "_size")
+    __slots__ = ("_limit", "_size", "rows")
 
     def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._limit = limit
-        self._rows: dict[tuple[int, bytes], tuple[Row, int]] = {}
+        #: Relation id and key to row and its size; for asking whether there is any.
+        self.rows: dict[tuple[int, bytes], tuple[Row, int]] = {}
         self._size = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._rows)
 
     def put(self, relid: int, key: bytes, row: Row) -> None:
         """The row is now as given (columns may be UNSENT); small rows are not kept."""
@@ -48,15 +46,15 @@ class RowCache:
                 size += len(value)
         if size < _SMALLEST_BYTES or size > self._limit:
             return
-        self._rows[relid, key] = (row, size)
+        self.rows[relid, key] = (row, size)
         self._size += size
         while self._size > self._limit:
-            oldest = next(iter(self._rows))
-            self._size -= self._rows.pop(oldest)[1]
+            oldest = next(iter(self.rows))
+            self._size -= self.rows.pop(oldest)[1]
 
     def forget(self, relid: int, key: bytes) -> None:
         """The row is gone, or changed in a way that is not known."""
-        known = self._rows.pop((relid, key), None)
+        known = self.rows.pop((relid, key), None)
         if known is not None:
             self._size -= known[1]
 
@@ -72,7 +70,7 @@ class RowCache:
         Returns:
             The row, and the indexes that are still missing.
         """
-        known = self._rows.get((relid, key))
+        known = self.rows.get((relid, key))
         if known is None:
             return row, tuple(missing)
         earlier = known[0]
@@ -85,7 +83,7 @@ class RowCache:
 
     def clear(self) -> None:
         """The transaction has ended, or a table was emptied."""
-        self._rows.clear()
+        self.rows.clear()
         self._size = 0
 
 

@@ -240,7 +240,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest():
     assert cache.fill(1, b"huge", (UNSENT,), (0,))[1] == (0,)
     cache.forget(1, b"b")
     cache.forget(1, b"c")
-    assert not cache
+    assert not cache.rows
 
 
 # --- schema versions ---
