@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 #: A group of whole transactions is committed when nothing more is there at once, or at these.
 _GROUP_RECORDS: Final = 20_000
-_GROUP_S: Final = 0.2
+_GROUP_S: Final = 0.3
 #: A large transaction is committed in parts of about this size.
 _PART_RECORDS: Final = 50_000
 _PART_S: Final = 5.0
@@ -121,6 +121,7 @@ class Stream:
         self._caught_up = False
         self._outstanding: LastTransaction | None = None
         self._outstanding_end = 0
+        self._unconfirmed: int | None = None
         self._quiet_lsn = 0
         self._quiet_time = 0.0
         self._reply_wanted = False
@@ -171,6 +172,9 @@ class Stream:
                         break
                 elif self._outstanding is not None and not session.in_transaction:
                     self._commit()
+                    self._confirm()
+                elif self._unconfirmed is not None:
+                    self._confirm()
                 if not session.in_transaction:
                     self._quiet()
                 elif writer.age > _PART_S:
@@ -329,13 +333,17 @@ class Stream:
     # --- inside: commits ---
 
     def _commit(self) -> None:
-        """Commit the group with its frontier, and confirm it."""
+        """Commit the group with its frontier."""
         router, writer = self._router, self._writer
         writer.advance(self._outstanding_end, self._outstanding, router.take_control())
         self._outstanding = None
         self._part_from = self._group_from = router.records
         self._check_at = router.records + _CHECK_EVERY_RECORDS
-        self._confirm()
+        # Kafka begins a transaction only when the one before is marked in all partitions, so
+        # under load the next commit spares the question (``_confirm``).
+        if self._unconfirmed is not None:
+            self._session.confirm(self._unconfirmed)
+        self._unconfirmed = writer.end_lsn
 
     def _part(self) -> None:
         """Commit what there is of a transaction that is half written."""
@@ -375,13 +383,14 @@ class Stream:
             self.kafka_waits()
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
+        self._unconfirmed = None
         self._session.confirm(self._writer.end_lsn)
         self.keep_alive()
 
     def _timeout(self) -> float:
         if self._session.in_transaction:
             return _LONGEST_READ_S
-        if self._outstanding is not None:
+        if self._outstanding is not None or self._unconfirmed is not None:
             return 0.0
         if self._quiet_lsn > self._writer.end_lsn:
             due = self._quiet_time + _QUIET_S - time.monotonic()
@@ -401,6 +410,8 @@ class Stream:
             self._commit()
         elif self._writer.is_open:
             self._writer.abort()
+        if self._unconfirmed is not None:
+            self._confirm()
         if not self._reached:
             self._writer.write_offset()
         self._send(self._session.feedback(time.monotonic(), time.time_ns() // 1000, force=True))

@@ -245,6 +245,28 @@ def test_nothing_is_confirmed_that_readers_of_the_log_do_not_see_yet():
     assert done.journal[-1] == ("flushed", 1040)
 
 
+def test_under_load_a_commit_tells_that_the_one_before_is_visible(monkeypatch):
+    monkeypatch.setattr(stream_module, "_GROUP_RECORDS", 1)
+    looks: list[int] = []
+
+    def frontier_stable():
+        looks.append(done.producer.frontier_lsn())
+        return 1 << 60
+
+    done = Run(
+        transaction(1000, 1040, 1) + transaction(1040, 1100, 2),
+        transaction(1100, 1200, 3),
+        frontier_stable=frontier_stable,
+    )
+    done()
+    assert looks == [1200]
+    committed = [kind for kind, _ in done.journal if kind == "commit"]
+    assert len(committed) >= 3
+    # After the first batch only the first of its two groups was known to be visible.
+    assert [lsn for kind, lsn in done.journal if kind == "flushed"][:2] == [1040, 1100]
+    assert done.journal[-1] == ("flushed", 1200)
+
+
 def test_what_the_log_holds_beyond_the_slot_is_confirmed_once_it_has_passed(monkeypatch):
     monkeypatch.setattr(stream_module, "_STOP_WITHIN_S", -1.0)
     again = transaction(900, 1000, 1)
