@@ -132,9 +132,19 @@ class TableOverlay:
         """A table of our own with these rows; its name."""
         name = f"{self._prefix}_{kind}"
         self._con.execute(f"CREATE TABLE {name} ({declared})")
+        import duckdb
+
         appender = self._con.appender(name)
-        appender.append_rows(rows)
-        appender.flush()
+        try:
+            appender.append_rows(rows)
+            appender.flush()
+        except (duckdb.Error, OverflowError) as problem:
+            # Its message holds the value.
+            raise LakeError(
+                "value_out_of_range",
+                f"the log holds a value that its Delta type cannot hold ({type(problem).__name__})",
+                table=str(self._name),
+            ) from None
         return name
 
     def _key_table(self, kind: str, keys: Iterable[Any]) -> str:

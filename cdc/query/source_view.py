@@ -57,7 +57,7 @@ class TablePlan:
         name: The table.
         record: Its state in control.
         schema: Valid at F.
-        versions: Schema versions of the load.
+        versions: All schema versions of the load.
         replica: At P; None when everything comes from the log.
         frontier: F.
         truncate: The newest truncate below F.
@@ -67,7 +67,7 @@ class TablePlan:
     name: TableName
     record: TableRecord
     schema: TableSchema
-    versions: tuple[int, ...]
+    versions: Mapping[int, TableSchema]
     replica: OpenReplica | None
     frontier: Position
     truncate: Position | None
@@ -259,7 +259,7 @@ def plan_table(
         name=name,
         record=record,
         schema=schema,
-        versions=tuple(state.control.schemas.get((name.id, record.load), ())),
+        versions=state.control.schemas.get((name.id, record.load), {}),
         replica=used,
         frontier=frontier,
         truncate=state.control.newest_truncate(name.id, record.load, frontier),

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.codecs import SIMPLE_KEY_TYPES, from_json
+from cdc.codecs import SIMPLE_KEY_TYPES, delta_type, from_json
 from cdc.envelope import LogRecord
-from cdc.errors import LogError
+from cdc.errors import LakeError, LogError
 from cdc.fold import Inherit, fold
 from cdc.position import Position
 from cdc.schema import Column, TableSchema
@@ -90,7 +90,7 @@ def fold_tail(
     frontier: Position,
     start: Position | None,
     truncate: Position | None,
-    known_versions: Iterable[int],
+    versions: Mapping[int, TableSchema],
 ) -> Tail:
     """Fold the records of a range and type them by the schema at F.
 
@@ -100,14 +100,14 @@ def fold_tail(
         frontier: F.
         start: P, or None when there is no replica.
         truncate: The newest truncate below F, or None.
-        known_versions: Schema versions that control knows of the load.
+        versions: Schema versions of the load, from control.
 
     Raises:
         LogError: ``value_lost``, ``schema_unknown``.
-        LakeError: ``value_out_of_range``.
+        LakeError: ``value_out_of_range``, ``schema_change_unsupported``.
     """
-    known = frozenset(known_versions)
-    outcomes = fold(_checked(records, known), frontier, truncate, start=start)
+    checked = _checked(records, frontier, versions, schema)
+    outcomes = fold(checked, frontier, truncate, start=start)
     encode = KeyEncoder(schema)
     converters = [(c.name, _converter(c)) for c in schema.columns]
     rows = [
@@ -156,16 +156,41 @@ def _settled(value: Any, column: str, base: Mapping[bytes, Mapping[str, Any]]) -
     )
 
 
-def _checked(records: Iterable[LogRecord], known: frozenset[int]) -> Iterable[LogRecord]:
+def _checked(
+    records: Iterable[LogRecord],
+    frontier: Position,
+    versions: Mapping[int, TableSchema],
+    schema: TableSchema,
+) -> Iterable[LogRecord]:
+    """The records below F, each of a version whose values the schema at F can read."""
+    known: set[int] = set()
     for record in records:
+        if record.position >= frontier:
+            continue
         if record.schema_version not in known:
-            raise LogError(
-                "schema_unknown",
-                f"control has no schema version {record.schema_version}, which a record at "
-                f"offset {record.offset} names",
-                position=str(record.position),
-            )
+            _check_version(record, versions.get(record.schema_version), schema)
+            known.add(record.schema_version)
         yield record
+
+
+def _check_version(record: LogRecord, version: TableSchema | None, schema: TableSchema) -> None:
+    if version is None:
+        raise LogError(
+            "schema_unknown",
+            f"control has no schema version {record.schema_version}, which a record at "
+            f"offset {record.offset} names",
+            position=str(record.position),
+        )
+    now = {c.id: (c.name, delta_type(c)) for c in schema.columns}
+    for column in version.columns:
+        if now.get(column.id) != (column.name, delta_type(column)):
+            raise LakeError(
+                "schema_change_unsupported",
+                f"column {column.name} of schema version {version.version} was renamed, dropped "
+                "or has another type by now",
+                position=str(record.position),
+                remedy="start a new load of the table",
+            )
 
 
 def _typed(row: Mapping[str, Any], converters: Sequence[tuple[str, Convert]]) -> tuple[Any, ...]:

@@ -59,7 +59,7 @@ def write_replica(folder, position, rows, encoded, files):
 def answer(history, schema, replica, end):
     """What ``select *`` gives."""
     start = None if replica is None else replica.position
-    tail = fold_tail(history.records, schema, end, start, history.newest_truncate(end), [1])
+    tail = fold_tail(history.records, schema, end, start, history.newest_truncate(end), {1: schema})
     with open_connection() as connection:
         overlay = TableOverlay(connection, 0, NAME, schema, replica)
         overlay.create(tail)
