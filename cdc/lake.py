@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from deltalake import DeltaTable
@@ -25,7 +25,6 @@ LSN_COLUMN: Final = "_cdc_lsn"
 KEY_COLUMN: Final = "_cdc_key"
 
 _APP = re.compile(r"cdc/1/([^/]+)/([^/]+)/g(\d+)/i(\d+)/e(\d+)")
-_FIRST_LOOK: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,8 @@ def open_replica(
         app = AppId.parse(text)
         recorded = opened.transaction_version(text)
         position = None if recorded is None else frontier(app.epoch, recorded)
-        note = _note_of(opened, position, table, check_by_hand)
+        log = Path(path) / "_delta_log"
+        note = _note_of(log, opened.version(), position, table, check_by_hand)
         columns = tuple(field.name for field in opened.schema().fields)
         return Replica(str(path), opened.version(), app, position, note, columns, opened)
     except TableNotFoundError:
@@ -196,33 +196,42 @@ def open_replica(
 
 
 def _note_of(
-    opened: DeltaTable, position: Position | None, table: str | None, check_by_hand: bool
+    folder: Path, version: int, position: Position | None, table: str | None, check_by_hand: bool
 ) -> CommitNote | None:
-    """The note of the newest commit of ours; a RESTORE after it, or just below it, is an error."""
-    version = opened.version()
-    look = _FIRST_LOOK
-    base = -1
+    """The note of the newest commit of ours; a RESTORE after what it was planned from is an error.
+
+    The commits are read as files: deltalake's history counts from the log's newest commit,
+    which may be newer than the version that is open.
+    """
     note: CommitNote | None = None
-    while True:
-        commits = [c for c in opened.history(look) if c["version"] <= version]
-        note, base = None, -1
-        for commit in commits:
-            if note is None:
-                found = CommitNote.from_json(commit.get("userMetadata"))
-                if found is not None and found.kind != "upkeep":
-                    note, base = found, int(commit.get("readVersion", -1))
-                    continue
-            elif commit["version"] <= base:
-                break
-            if check_by_hand and commit.get("operation") == "RESTORE":
-                raise _restored(table, position)
-        else:
-            if len(commits) == look:
-                # Nothing of ours yet, or commits between it and what it was planned from.
-                look *= 8
-                continue
-        break
+    base = -1
+    while version > base:
+        info = _commit_info(folder, version)
+        if info is None:
+            break
+        found = CommitNote.from_json(info.get("userMetadata"))
+        if note is None and found is not None and found.kind != "upkeep":
+            note, base = found, int(info.get("readVersion", -1))
+        elif check_by_hand and info.get("operation") == "RESTORE":
+            raise _restored(table, position)
+        version -= 1
     return note if note is not None and note.position == position else None
+
+
+def _commit_info(folder: Path, version: int) -> dict[str, Any] | None:
+    """A commit's ``commitInfo``; None when its file is no longer kept."""
+    try:
+        with (folder / f"{version:020}.json").open("rb") as lines:
+            for line in lines:
+                if b'"commitInfo"' in line:
+                    info = orjson.loads(line).get("commitInfo")
+                    if isinstance(info, dict):
+                        return info
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise LakeError("lake_unreadable", f"commit {version} in {folder} cannot be read") from None
+    return {}
 
 
 def _restored(table: str | None, position: Position | None) -> LakeError:
