@@ -103,7 +103,23 @@ class TableOverlay:
 
         Raises:
             LogError: ``value_lost``.
+            LakeError: ``value_out_of_range``, ``replica_unreadable``.
         """
+        import duckdb
+
+        try:
+            self._create(tail)
+        except duckdb.Error as problem:
+            raise LakeError(
+                "replica_unreadable",
+                f"the replica's files cannot be read ({type(problem).__name__})",
+                table=str(self._name),
+                remedy=f"cdc rebuild {self._name} --from-offset 0",
+            ) from None
+
+    # --- inside ---
+
+    def _create(self, tail: Tail) -> None:
         has_base = tail.keeps_base and self._make_base()
         names = self._schema.column_names
         tail = settle_tail(tail, names, self._inherited(tail) if has_base else {})
@@ -125,8 +141,6 @@ class TableOverlay:
             self._con.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(source)}")
         self._con.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(source, table.schema)}")
         self._con.execute(f"CREATE VIEW {quoted(source, *table)} AS " + " UNION ALL ".join(parts))
-
-    # --- inside ---
 
     def _table(self, kind: str, declared: str, rows: Iterable[Sequence[Any]]) -> str:
         """A table of our own with these rows; its name."""

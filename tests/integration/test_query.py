@@ -412,6 +412,13 @@ def test_a_replica_with_another_type(shop):
     assert (error.code, error.table) == ("replica_type", "shop.public.orders")
 
 
+def test_a_replica_whose_files_are_gone(shop):
+    for file in Path(shop.merge(ORDERS)).glob("*.parquet"):
+        file.unlink()
+    error = shop.refused("from shop.public.orders")
+    assert (error.code, error.table) == ("replica_unreadable", "shop.public.orders")
+
+
 def test_values_that_no_type_of_ours_holds(project):
     schema = table_schema(("id", codecs.INT4), ("at", codecs.TIMESTAMP))
     project.gen.create([schema])
