@@ -141,7 +141,7 @@ class LogGen:
         self._control(records)
         self.producer.commit()
 
-    def load(self, rows, batch=None):
+    def load(self, rows, *, remember=True):
         """Snapshot rows, tables Ready, and the first full frontier."""
         self.lsn += 0x100
         consistent_point = self.lsn
@@ -154,7 +154,8 @@ class LogGen:
             for row in found:
                 key, value, headers = table.encoder.snapshot_row(row, fields)
                 self._send(table, key, value, headers)
-                self.rows[id][key] = orjson.loads(table.encoder.image(row))
+                if remember:
+                    self.rows[id][key] = orjson.loads(table.encoder.image(row))
         records = []
         for id, table in self.tables.items():
             records.append(
@@ -211,7 +212,7 @@ class LogGen:
             rows[encoder.key(change.row)] = orjson.loads(encoder.image(change.row))
             return [encoder.insert(change.row, txn, ordinal)]
         if isinstance(change, Delete):
-            del rows[encoder.key(change.row)]
+            rows.pop(encoder.key(change.row), None)
             return encoder.delete("K", change.row, txn, ordinal)
         unsent = tuple(
             name
