@@ -17,7 +17,7 @@ from cdc.errors import EnvironmentProblem
 from deploy.jars import jar_folder
 from deploy.local.java import find_java
 from deploy.local.ports import choose_port, is_free
-from deploy.local.process import ServerProcess, tail
+from deploy.local.process import ServerProcess, size, tail
 from deploy.local.ready import KafkaProbe
 from deploy.local.settings import KAFKA
 from deploy.local.state import KafkaState, read_json, write_json
@@ -63,13 +63,14 @@ class KafkaBroker:
         self._die_with_parent = die_with_parent
         self._heap_mb = heap_mb
         self._process: ServerProcess | None = None
+        self._log_start = 0
 
     @property
     def bootstrap(self) -> str:
         """``host:port`` for clients."""
         return f"{_HOST}:{self._record()['port']}"
 
-    def start(self, timeout: float = 90) -> KafkaState:
+    def start(self, timeout: float = 120) -> KafkaState:
         """Format the log folder if there is none, start the broker, wait until it answers.
 
         Does nothing but wait when it already runs.
@@ -97,7 +98,7 @@ class KafkaBroker:
                         log.warning("kafka_port_taken", port=port, new_port=ports[i])
             record |= {"v": 1, "port": ports[0], "controller_port": ports[1]}
             self._write_properties(self.data_dir, record)
-            before = self.log_path.stat().st_size if self.log_path.exists() else 0
+            self._log_start = size(self.log_path)
             self._process = self._spawn(java, "kafka.Kafka", [str(self._properties)])
             record |= {"pid": self._process.pid, "started": self._process.started}
             write_json(self._record_path, record)
@@ -105,13 +106,8 @@ class KafkaBroker:
                 self.wait_ready(max(1.0, deadline - time.monotonic()))
                 return self.state()
             except EnvironmentProblem:
-                said = b""
-                if self.log_path.exists():
-                    with self.log_path.open("rb") as file:
-                        file.seek(before)
-                        said = file.read()
                 # Another took a port between our look and the broker's bind.
-                retry = b"Address already in use" in said
+                retry = tail(self.log_path, ("Address already in use",), start=self._log_start)
                 if self.running() or not retry or time.monotonic() >= deadline:
                     raise
 
@@ -126,7 +122,8 @@ class KafkaBroker:
         probe = KafkaProbe(_HOST, self._record()["port"])
         while True:
             if not self.running():
-                said = tail(self.log_path, ("ERROR", "FATAL", "Exception"))
+                words = ("ERROR", "FATAL", "Exception")
+                said = tail(self.log_path, words, start=self._log_start)
                 said = said or tail(self.console_path, ("Error", "Exception", "rror:"))
                 raise EnvironmentProblem(
                     "kafka_start_failed",

@@ -18,7 +18,7 @@ from cdc.errors import EnvironmentProblem
 from deploy.local.binaries import Binaries, find_binaries
 from deploy.local.databases import create_database, drop_database
 from deploy.local.ports import choose_port, is_free
-from deploy.local.process import Account, ServerProcess, server_account, tail
+from deploy.local.process import Account, ServerProcess, server_account, size, tail
 from deploy.local.ready import postgres_answers
 from deploy.local.settings import POSTGRES
 from deploy.local.state import PostgresState, read_json, write_json
@@ -58,8 +58,9 @@ class PostgresServer:
         self._fsync = fsync
         self._binaries = binaries
         self._process: ServerProcess | None = None
+        self._log_start = 0
 
-    def start(self, timeout: float = 60) -> PostgresState:
+    def start(self, timeout: float = 120) -> PostgresState:
         """Create the cluster if there is none, start the server, wait until it answers.
 
         Does nothing but wait when it already runs.
@@ -93,7 +94,7 @@ class PostgresServer:
                 "account": account.name if account else None,
             }
             self._remove_stale_locks(socket_dir, port)
-            before = self.log_path.stat().st_size if self.log_path.exists() else 0
+            self._log_start = size(self.log_path)
             self._process = self._spawn(binaries, account, port, socket_dir)
             record |= {"pid": self._process.pid, "started": self._process.started}
             write_json(self._record_path, record)
@@ -101,12 +102,10 @@ class PostgresServer:
                 self.wait_ready(max(1.0, deadline - time.monotonic()))
                 return self.state()
             except EnvironmentProblem:
-                with self.log_path.open("rb") as file:
-                    file.seek(before)
-                    said = file.read().decode(errors="replace")
                 # Both pass: another took the port just now; backends of a killed
                 # postmaster have not ended yet.
-                retry = "could not bind" in said or "still in use" in said
+                passing = ("could not bind", "still in use")
+                retry = tail(self.log_path, passing, start=self._log_start)
                 if self.running() or not retry or time.monotonic() >= deadline:
                     raise
                 time.sleep(0.2)
@@ -121,7 +120,8 @@ class PostgresServer:
         deadline = time.monotonic() + timeout
         while True:
             if not self.running():
-                said = tail(self.log_path, ("FATAL", "PANIC", "ERROR"))
+                words = ("FATAL", "PANIC", "ERROR")
+                said = tail(self.log_path, words, start=self._log_start)
                 raise EnvironmentProblem(
                     "postgres_start_failed",
                     f"Postgres ended while starting: {said or 'no message'}",

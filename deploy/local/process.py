@@ -223,11 +223,26 @@ def _signal_quietly(pid: int, number: int) -> None:
         return
 
 
-def tail(path: Path, words: Sequence[str], lines: int = 3) -> str:
-    """The last lines of a server's log that hold one of ``words``, for an error message."""
+def size(path: Path) -> int:
+    """The size of a log in bytes; 0 if there is none yet."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def tail(path: Path, words: Sequence[str], lines: int = 3, start: int = 0) -> str:
+    """The last lines of a server's log that hold one of ``words``, for an error message.
+
+    Args:
+        path: The log.
+        words: A line counts if it holds any of them.
+        lines: How many lines at most.
+        start: Offset in bytes from which on lines count.
+    """
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 65536))
+            file.seek(max(start, size(path) - 65536))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return ""

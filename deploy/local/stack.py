@@ -60,10 +60,18 @@ class LocalStack:
         with self._locked():
             if os.geteuid() == 0:
                 self._claim_postgres_home()
-            postgres = self.postgres.start()
-            kafka = self.kafka.start()
-            state = StackState(kafka, postgres)
-            write_json(self.state_path, state.to_json())
+            postgres_ran, kafka_ran = self.postgres.running(), self.kafka.running()
+            try:
+                postgres = self.postgres.start()
+                state = StackState(self.kafka.start(), postgres)
+                write_json(self.state_path, state.to_json())
+            except BaseException:
+                # A command that failed leaves nothing running that it started.
+                if not postgres_ran:
+                    self.postgres.stop()
+                if not kafka_ran:
+                    self.kafka.stop()
+                raise
             return state
 
     def down(self) -> None:

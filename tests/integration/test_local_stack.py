@@ -304,6 +304,20 @@ LocalStack(Path({str(folder)!r})).up()
         assert ServerProcess.find(server.pid, server.started, "/") is None
 
 
+def test_a_failed_up_leaves_nothing_running(tmp_path, monkeypatch):
+    stack = LocalStack(tmp_path / "local", die_with_parent=True, fsync=False)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    try:
+        with pytest.raises(EnvironmentProblem) as caught:
+            stack.up()
+        assert caught.value.code == "java_missing"
+        assert not stack.postgres.running()
+        assert not stack.state_path.exists()
+    finally:
+        stack.destroy()
+    assert not stack.postgres.home.exists()
+
+
 def test_a_copied_project_gets_data_of_its_own(tmp_path):
     first = LocalStack(tmp_path / "first", die_with_parent=True, fsync=False)
     try:
