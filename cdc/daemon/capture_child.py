@@ -77,7 +77,7 @@ def exit_code(error: CdcError) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run capture until SIGTERM or SIGINT; returns the exit code."""
     from connectors.postgres.capture import Capture
-    from connectors.postgres.stream import StopRequest
+    from connectors.postgres.stopping import StopRequest
     from snapshots.load import run_exported_load
 
     parser = argparse.ArgumentParser(prog="capture_child")

@@ -45,7 +45,8 @@ from connectors.postgres.startcheck import (
     check_tables,
     check_topics,
 )
-from connectors.postgres.stream import StoppedAt, StopRequest, Stream, StreamHooks
+from connectors.postgres.stopping import StoppedAt, StopRequest
+from connectors.postgres.stream import Stream, StreamHooks
 
 log = structlog.get_logger(__name__)
 

@@ -64,8 +64,11 @@ class Rereader:
 
     def read(
         self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
-    ) -> list[Values]:
+    ) -> list[Values | None]:
         """The columns of each wanted row; {} for a row (or table) that is gone.
+
+        Waits for the first one. The others are read on the way, to spare queries: None for
+        those whose transaction is not visible yet.
 
         Args:
             schema: The schema of the events.
@@ -75,28 +78,21 @@ class Rereader:
         Raises:
             CdcError: As ``failures.server_error``; ``connection_lost``.
         """
-        found: dict[int, Values] = {}
-        left = list(range(len(wanted)))
         delay, started, warned = _FIRST_DELAY_S, time.monotonic(), 0.0
-        while left:
+        while True:
             try:
-                answers = self._attempt(schema, columns, [wanted[i] for i in left])
+                answers = self._attempt(schema, columns, wanted)
             except _TryAgain:
-                answers = [None] * len(left)
-            for i, values in zip(left, answers, strict=True):
-                if values is not None:
-                    found[i] = values
-            left = [i for i in left if i not in found]
-            if not left:
-                break
+                answers = [None]
+            if answers[0] is not None:
+                return answers
             waited = time.monotonic() - started
             if waited - warned > _WARN_EVERY_S:
                 warned = waited
-                log.warning("waiting for rows to be readable", table=str(schema.id), rows=len(left))
+                log.warning("waiting for a row to be readable", table=str(schema.id))
             self._waiting()
             time.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY_S)
-        return [found[i] for i in range(len(wanted))]
 
     # --- inside ---
 

@@ -20,6 +20,7 @@ from cdc.schema import TableSchema
 from cdc.unsent import UNSENT
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.drift import AddedColumn, SchemaDrift, added_columns, next_schema
+from connectors.postgres.lookahead import row_key, upcoming
 from connectors.postgres.messages import Begin, Delete, Insert, Relation, Row, Truncate, Update
 from connectors.postgres.reread import Values, Wanted
 from connectors.postgres.toast import RowCache
@@ -33,6 +34,8 @@ Change = Insert | Update | Delete
 
 #: A message below this size holds no row that the cache would keep.
 _SMALL_MESSAGE: Final = 1000
+#: Rows that one query re-reads: at first, at most, and bytes that they may hold.
+_AHEAD_FIRST, _AHEAD_ROWS, _AHEAD_BYTES = 8, 500, 8 * 1024 * 1024
 
 RELOAD_REMEDY: Final = (
     "cdc stop, cdc destroy --source NAME (its slot, topics and derived tables), then cdc start "
@@ -70,7 +73,7 @@ class Source(Protocol):
 
     def reread(
         self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
-    ) -> list[Values]:
+    ) -> list[Values | None]:
         """As ``Rereader.read``."""
 
 
@@ -88,6 +91,18 @@ class _Route:
         self.insert = encoder.insert
         self.width = len(table.schema.columns)
         self.changes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadAhead:
+    """Values of one row that were read: what was asked for, and what was there."""
+
+    schema: TableSchema
+    columns: tuple[int, ...]
+    found: Values
+
+    def has(self, columns: tuple[int, ...]) -> bool:
+        return set(columns) <= set(self.columns)
 
 
 class Router:
@@ -123,6 +138,10 @@ class Router:
         self._cached = self._cache.rows
         self._begin: Begin | None = None
         self._fields = TransactionFields(0, 0, None, 0, 0, snapshot=False)
+        #: The messages among which ``change`` may look ahead; set by ``take``.
+        self.batch: Sequence[bytes] = ()
+        self._read_ahead: dict[int, _ReadAhead] = {}
+        self._ahead_rows = _AHEAD_FIRST
         #: Changes of the open transaction so far, of whatever table.
         self.ordinal = 0
         #: Records sent since this router was made.
@@ -152,6 +171,12 @@ class Router:
         """The control records that are waiting; they count as written."""
         taken, self.control = self.control, []
         return taken
+
+    def take(self, batch: Sequence[bytes]) -> None:
+        """The messages from which the next changes come."""
+        self.batch = batch
+        if self._read_ahead:
+            self._read_ahead = {}
 
     def relation(self, relation: Relation) -> None:
         """The relation is as told from here on.
@@ -183,12 +208,13 @@ class Router:
         if self._cached:
             self._cache.clear()
 
-    def change(self, event: Change, size: int) -> None:
+    def change(self, event: Change, size: int, index: int) -> None:
         """One row's change.
 
         Args:
             event: The change.
             size: Of its message in bytes.
+            index: Of its message in ``batch``.
 
         Raises:
             SourceStopped: It cannot be captured; nothing at or after its transaction may be.
@@ -212,7 +238,7 @@ class Router:
                 self._send(route.topic, crc32(key) % route.partitions, key, value, headers)
                 self.records += 1
             elif type(event) is Update:
-                self._update(route, event, size)
+                self._update(route, event, size, index)
             else:
                 assert isinstance(event, Delete)  # noqa: S101 - by the type of ``event``
                 self._delete(route, event)
@@ -246,7 +272,7 @@ class Router:
 
     # --- inside ---
 
-    def _update(self, route: _Route, event: Update, size: int) -> None:
+    def _update(self, route: _Route, event: Update, size: int, index: int) -> None:
         encoder, relid = route.encoder, event.relid
         old_kind, old = event.old_kind, event.old
         row: Any = event.new
@@ -263,7 +289,7 @@ class Router:
             exact = row
             if missing:
                 unchanged = tuple(route.schema.column_names[i] for i in missing)
-                row = self._reread(route, row, missing)
+                row = self._reread(route, row, missing, index)
         records = encoder.update(old_kind, old, row, self._fields, self.ordinal, unchanged)
         if size > _SMALL_MESSAGE or self._cached or exact is not event.new:
             # A key change leaves the old key first in the list, the new one last.
@@ -285,20 +311,39 @@ class Router:
             send(topic, crc32(key) % partitions, key, value, headers)
         self.records += len(records)
 
-    def _reread(self, route: _Route, row: Row, missing: tuple[int, ...]) -> Row:
-        begin = self._begin
-        key = []
-        for i in route.schema.key_indexes:
-            value = row[i]
-            if not isinstance(value, bytes):
-                raise BadValue(route.schema.column_names[i], "a key column without a value")
-            key.append(value.decode())
-        wanted = Wanted(tuple(key), begin.xid if begin else 0)
-        (values,) = self._source.reread(route.schema, missing, [wanted])
+    def _reread(self, route: _Route, row: Row, missing: tuple[int, ...], index: int) -> Row:
+        values = self._read_ahead.pop(index, None)
+        if values is None or values.schema is not route.schema or not values.has(missing):
+            values = self._query(route, row, missing, index)
         filled = list(row)
-        for i, value in values.items():
-            filled[i] = value
+        for i, value in values.found.items():
+            if i in missing:
+                filled[i] = value
         return tuple(filled)
+
+    def _query(self, route: _Route, row: Row, missing: tuple[int, ...], index: int) -> _ReadAhead:
+        """Read the row, and on the way those of later updates in the batch."""
+        schema, xid = route.schema, self._begin.xid if self._begin else 0
+        key = row_key(schema, row)
+        if key is None:
+            raise BadValue(", ".join(schema.key), "a key column without a value")
+        later = upcoming(self.batch, index, schema, xid, self._ahead_rows - 1)
+        wanted = [Wanted(key, xid), *later.values()]
+        answers = self._source.reread(schema, missing, wanted)
+        self._read_ahead = {
+            i: _ReadAhead(schema, missing, found)
+            for i, found in zip(later, answers[1:], strict=False)
+            if found is not None
+        }
+        size = sum(
+            len(value) for found in answers for value in (found or {}).values() if value is not None
+        )
+        # Large values are read few at a time.
+        fitting = _AHEAD_BYTES * len(answers) // max(size, 1)
+        self._ahead_rows = max(1, min(2 * self._ahead_rows, fitting, _AHEAD_ROWS))
+        first = answers[0]
+        assert first is not None  # noqa: S101 - ``reread`` waits for it
+        return _ReadAhead(schema, missing, first)
 
     def _resolve(self, relid: int) -> _Route | None:
         """Compare a relation with what we know, and make its route."""

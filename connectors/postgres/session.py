@@ -32,9 +32,10 @@ from connectors.postgres.pgoutput import POSTGRES_EPOCH_US, decode
 #: (wal_sender_timeout) is 60 s by default.
 STATUS_INTERVAL_S = 10.0
 
-_XLOG_DATA = ord("w")
+#: Tag of a CopyData message that holds a pgoutput message, and where that begins.
+XLOG_DATA = ord("w")
 _KEEPALIVE = ord("k")
-_HEADER_SIZE = 25
+XLOG_HEADER_SIZE = 25
 _header = struct.Struct(">QQ").unpack_from
 _keepalive = struct.Struct(">cQqB")
 _status = struct.Struct(">cQQQqB")
@@ -124,11 +125,11 @@ class ReplicationSession:
                 message that is complete but out of order.
         """
         tag = data[0] if data else 0
-        if tag == _XLOG_DATA:
-            if len(data) <= _HEADER_SIZE:
+        if tag == XLOG_DATA:
+            if len(data) <= XLOG_HEADER_SIZE:
                 raise ProtocolViolation("malformed_message", "an XLogData message is cut short")
             start, end = _header(data, 1)
-            message = decode(data, _HEADER_SIZE)
+            message = decode(data, XLOG_HEADER_SIZE)
             self._check(message)
             # No cursors (Relation messages carry 0/0, changes their own record's LSN), but
             # nothing that was reported can lie beyond the server's WAL.

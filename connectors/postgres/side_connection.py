@@ -109,7 +109,7 @@ class SideConnection:
 
     def reread(
         self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
-    ) -> list[Values]:
+    ) -> list[Values | None]:
         """As ``Rereader.read``."""
         return self._rereader.read(schema, columns, wanted)
 

@@ -28,6 +28,7 @@ from connectors.postgres.messages import (
 )
 from connectors.postgres.router import RELOAD_REMEDY, Router
 from connectors.postgres.session import Keepalive, ReplicationSession
+from connectors.postgres.stopping import StoppedAt, StopRequest
 
 log = structlog.get_logger(__name__)
 
@@ -47,34 +48,6 @@ _LONGEST_READ_S: Final = 0.5
 _KAFKA_SILENCE_S: Final = 30.0
 #: A stop waits for the end of a transaction that is half written.
 _STOP_WITHIN_S: Final = 10.0
-
-
-class StopRequest:
-    """Asked to stop; set by a signal handler or a command."""
-
-    __slots__ = ("requested_at",)
-
-    def __init__(self) -> None:
-        self.requested_at: float | None = None
-
-    def request(self) -> None:
-        """Ask; again does nothing."""
-        if self.requested_at is None:
-            self.requested_at = time.monotonic()
-
-    @property
-    def requested(self) -> bool:
-        """Whether it was asked."""
-        return self.requested_at is not None
-
-
-class StoppedAt(Exception):
-    """The change at hand cannot be captured: where its transaction's commit record starts."""
-
-    def __init__(self, lsn: int, stopped: SourceStopped) -> None:
-        super().__init__(stopped.message)
-        self.lsn = lsn
-        self.stopped = stopped
 
 
 class _Interrupted(Exception):
@@ -233,13 +206,14 @@ class Stream:
     def _take(self, batch: list[bytes]) -> None:
         receive, router = self._session.receive, self._router
         change = router.change
-        for data in batch:
+        router.take(batch)
+        for index, data in enumerate(batch):
             event = receive(data)
             kind = type(event)
             if kind is Insert or kind is Update or kind is Delete:
                 if not self._skipping:
                     try:
-                        change(event, len(data))  # type: ignore[arg-type]
+                        change(event, len(data), index)  # type: ignore[arg-type]
                     except SourceStopped as stopped:
                         raise self._stopped(stopped) from None
                     if router.records >= self._check_at:
@@ -363,13 +337,15 @@ class Stream:
         if self._outstanding is not None:
             return
         writer, now = self._writer, time.monotonic()
-        moved = self._quiet_lsn > writer.end_lsn
-        if moved and (self._reply_wanted or now - self._quiet_time >= _QUIET_S):
+        moved = self._quiet_lsn > writer.end_lsn or bool(self._router.control)
+        rested = now - self._quiet_time >= _QUIET_S
+        if (moved and (self._reply_wanted or rested)) or (
+            writer.seconds_since_full > _REPEAT_FULL_S
+        ):
             self._quiet_time = now
-            writer.advance(self._quiet_lsn, None, self._router.take_control())
+            lsn = max(self._quiet_lsn, writer.end_lsn)
+            writer.advance(lsn, None, self._router.take_control())
             self._confirm()
-        elif writer.seconds_since_full > _REPEAT_FULL_S:
-            writer.advance(writer.end_lsn, None, self._router.take_control())
         self._reply_wanted = False
 
     def _confirm(self) -> None:

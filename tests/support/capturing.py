@@ -19,7 +19,7 @@ from cdc.names import TableId, default_publication, default_slot
 from cdc.position import Position, parse_lsn
 from connectors.postgres.capture import Capture
 from connectors.postgres.capture_settings import CaptureSettings
-from connectors.postgres.stream import StopRequest
+from connectors.postgres.stopping import StopRequest
 
 PROJECT, SOURCE = "test", "shop"
 

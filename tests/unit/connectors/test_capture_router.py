@@ -15,6 +15,7 @@ from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.drift import AddedColumn
 from connectors.postgres.messages import (
     Begin,
+    Commit,
     Delete,
     Insert,
     Relation,
@@ -24,6 +25,7 @@ from connectors.postgres.messages import (
 )
 from connectors.postgres.router import RoutedTable, Router
 from connectors.postgres.toast import RowCache
+from tests.support.pgoutput_encoder import encode, keepalive, xlog_data
 from tests.support.schemas import table_schema
 
 RELID, OTHER = 16385, 99
@@ -52,13 +54,18 @@ class FakeSource:
         self.columns = {}
         self.values = {}
         self.asked = []
+        self.calls = 0
+        self.invisible: set[int] = set()
 
     def added(self, schema, names):
         return {name: self.columns[name] for name in names if name in self.columns}
 
     def reread(self, schema, columns, wanted):
+        self.calls += 1
         self.asked += [(w.key, w.xid, tuple(columns)) for w in wanted]
-        return [dict(self.values) for _ in wanted]
+        answers = [None if w.xid in self.invisible else dict(self.values) for w in wanted]
+        self.invisible = set()  # until the next time
+        return answers
 
 
 class Setup:
@@ -78,10 +85,10 @@ class Setup:
     def begin(self, lsn, xid=7):
         self.router.begin(Begin(lsn, 1_000_000, xid))
 
-    def change(self, event, size=5000):
+    def change(self, event, size=5000, index=0):
         """Route a change; the records it became, parsed."""
         before = len(self.sent)
-        self.router.change(event, size)
+        self.router.change(event, size, index)
         return [parse_record(t, p, 0, k, v, h) for t, p, k, v, h in self.sent[before:]]
 
 
@@ -230,6 +237,62 @@ def test_a_reread_null_is_a_value(at):
     assert record.after["big"] is None
 
 
+def play(at, *messages):
+    """Route a batch as the stream does; the records of its updates."""
+    at.router.take([keepalive(1)] + [xlog_data(encode(m)) for m in messages])
+    records = []
+    for index, message in enumerate(messages, 1):
+        if isinstance(message, Begin):
+            at.router.begin(message)
+        elif isinstance(message, Commit):
+            at.router.commit()
+        elif isinstance(message, Relation):
+            at.router.relation(message)
+        else:
+            records += at.change(message, index=index)
+    return records
+
+
+def test_one_query_rereads_for_later_updates_of_the_batch_too(at):
+    at.source.values = {1: b"reread"}
+    second = (Commit(1000, 1010, 1), Begin(1010, 1, 8), insert(3), update(2), update(1, n=b"3"))
+    records = play(at, update(1), *second)
+    assert at.source.calls == 1
+    assert at.source.asked == [(("1",), 7, (1,)), (("2",), 8, (1,)), (("1",), 8, (1,))]
+    rows = [(r.after["id"], r.after["big"], r.unchanged) for r in records if r.op == "u"]
+    assert rows == [(id, "reread", ("big",)) for id in (1, 2, 1)]
+
+
+def test_what_was_not_visible_on_the_way_is_asked_for_again(at):
+    at.source.values = {1: b"reread"}
+    at.source.invisible = {8}
+    records = play(at, update(1), Commit(1000, 1010, 1), Begin(1010, 1, 8), update(2))
+    assert at.source.asked == [(("1",), 7, (1,)), (("2",), 8, (1,)), (("2",), 8, (1,))]
+    assert [r.after["big"] for r in records] == ["reread", "reread"]
+
+
+def test_looking_ahead_ends_at_another_schema_and_at_values_that_need_no_query(at):
+    at.source.values = {1: b"reread"}
+    full = update(5, old_kind="O", old=(b"5", BIG, b"1"))
+    play(at, update(1), full, update(6, b"sent"), update(2), RELATION, update(3))
+    assert [key for key, *_ in at.source.asked] == [("1",), ("2",), ("3",)]
+    assert at.source.calls == 2
+
+
+def test_large_values_are_reread_few_at_a_time(at, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.router._AHEAD_BYTES", 5000)
+    at.source.values = {1: BIG}
+    play(at, *(update(id) for id in range(40)))
+    assert at.source.calls > 15
+
+
+def test_many_small_ones_take_few_queries(at):
+    at.source.values = {1: b"small"}
+    play(at, *(update(id) for id in range(1000)))
+    assert at.source.calls < 12
+    assert len(at.source.asked) == 1000
+
+
 def test_the_cache_is_bounded_and_forgets_the_oldest():
     cache = RowCache(limit=5000)
     for key in (b"a", b"b", b"c"):
@@ -291,7 +354,7 @@ def test_a_relation_is_compared_only_when_a_change_needs_it(at):
 
 def stopped(at, event):
     with pytest.raises(SourceStopped) as caught:
-        at.router.change(event, 10)
+        at.router.change(event, 10, 0)
     return caught.value
 
 
@@ -345,12 +408,12 @@ def test_other_errors_of_the_log_pass():
 
     setup.router._send = refuse
     with pytest.raises(LogError, match="no answer"):
-        setup.router.change(insert(1), 10)
+        setup.router.change(insert(1), 10, 0)
 
 
 def test_a_change_of_an_undescribed_relation_is_refused(at):
     with pytest.raises(ProtocolViolation, match="not described"):
-        at.router.change(Insert(12345, (b"1",)), 10)
+        at.router.change(Insert(12345, (b"1",)), 10, 0)
 
 
 def test_a_row_of_another_width_is_refused(at):
@@ -360,7 +423,7 @@ def test_a_row_of_another_width_is_refused(at):
         Delete(RELID, "K", (b"1",)),
     ):
         with pytest.raises(ProtocolViolation, match="more or fewer columns"):
-            at.router.change(event, 10)
+            at.router.change(event, 10, 0)
 
 
 def test_counts_are_by_table(at):
