@@ -6,10 +6,11 @@ starting up is most of a small query's time.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -148,9 +149,11 @@ def run_query(
         statement = _checked(config, connection, sql)
         clock.lap("parse")
         sources = _planned(config, statement, logs, pool, clock, last_good, wait_s)
-        tails = _tails(sources)
-        clock.lap("tail")
-        files = _create(connection, sources, tails)
+        with _collector_paused():
+            tails = _tails(sources)
+            clock.lap("tail")
+            files = _create(connection, sources, tails)
+            del tails
         lock(connection, files)
         clock.lap("overlay")
         columns, types, rows = run(connection, statement.sql)
@@ -158,6 +161,18 @@ def run_query(
         as_of = {s.state.source: _as_of(s) for s in sources}
         size = sum(s.size for s in sources)
     return QueryResult(columns, types, rows, as_of, size, _notes(size, as_of), clock.seconds)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Python's cycle collector walks all records of a tail again and again; they hold none."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _close_all(logs: dict[str, _Log]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.codecs import SIMPLE_KEY_TYPES, delta_type, from_json
+from cdc.codecs import BOOL, CODECS, SIMPLE_KEY_TYPES, delta_type, from_json
 from cdc.envelope import LogRecord
 from cdc.errors import LakeError, LogError
 from cdc.fold import Inherit, fold
@@ -20,6 +20,8 @@ from cdc.schema import Column, TableSchema
 
 #: Replica column with the record key's JSON, where the key is not one simple column.
 KEY_COLUMN: Final = "_cdc_key"
+# What from_json gives for types whose JSON value is exact as it is.
+_IDENTITY: Final = CODECS[BOOL].from_json
 
 Convert = Callable[[Any], Any]
 
@@ -40,16 +42,18 @@ class Tail:
         keys: Encoded keys that the range touches: the replica's rows of these are void.
         rows: Rows as of F, in the order of the schema's columns; a value may be an Inherit.
         keeps_base: Whether the replica's other rows count; a truncate voids them all.
+        settled: Whether no value is an Inherit.
     """
 
     keys: Sequence[Any]
     rows: Sequence[tuple[Any, ...]]
     keeps_base: bool
+    settled: bool = False
 
     def inherited(self, names: Sequence[str]) -> Inherited:
         """What the rows take over from the replica's; ``names`` are the schema's columns."""
         found = Inherited(set(), set())
-        for row in self.rows:
+        for row in () if self.settled else self.rows:
             for name, value in zip(names, row, strict=True):
                 if isinstance(value, Inherit):
                     found.keys.add(value.key)
@@ -106,7 +110,7 @@ def fold_tail(
         LogError: ``value_lost``, ``schema_unknown``.
         LakeError: ``value_out_of_range``, ``schema_change_unsupported``.
     """
-    checked = _checked(records, frontier, versions, schema)
+    checked = list(_checked(records, frontier, versions, schema))
     outcomes = fold(checked, frontier, truncate, start=start)
     encode = KeyEncoder(schema)
     converters = [(c.name, _converter(c)) for c in schema.columns]
@@ -117,6 +121,7 @@ def fold_tail(
         [encode(key) for key in outcomes],
         rows,
         keeps_base=start is not None and (truncate is None or truncate < start),
+        settled=not any(record.unchanged for record in checked),
     )
 
 
@@ -131,6 +136,8 @@ def settle_tail(tail: Tail, names: Sequence[str], base: Mapping[bytes, Mapping[s
     Raises:
         LogError: ``value_lost`` when neither the replica nor the log has a value.
     """
+    if tail.settled:
+        return tail
     return Tail(
         tail.keys,
         [
@@ -138,6 +145,7 @@ def settle_tail(tail: Tail, names: Sequence[str], base: Mapping[bytes, Mapping[s
             for row in tail.rows
         ],
         tail.keeps_base,
+        settled=True,
     )
 
 
@@ -193,13 +201,23 @@ def _check_version(record: LogRecord, version: TableSchema | None, schema: Table
             )
 
 
-def _typed(row: Mapping[str, Any], converters: Sequence[tuple[str, Convert]]) -> tuple[Any, ...]:
+def _typed(
+    row: Mapping[str, Any], converters: Sequence[tuple[str, Convert | None]]
+) -> tuple[Any, ...]:
     # A column that a record's schema does not have yet was added later: its value is NULL.
-    return tuple(convert(row.get(name)) for name, convert in converters)
+    return tuple(
+        [
+            row.get(name) if convert is None else convert(row.get(name))
+            for name, convert in converters
+        ]
+    )
 
 
-def _converter(column: Column) -> Convert:
+def _converter(column: Column) -> Convert | None:
+    """To the exact Python value; None where that is the JSON value itself."""
     exact = from_json(column)
+    if exact is _IDENTITY:
+        return None
 
     def convert(value: Any) -> Any:
         if value is None:
