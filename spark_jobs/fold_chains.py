@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import orjson
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
@@ -74,6 +75,11 @@ def chain_keys(records: DataFrame, lacking: DataFrame) -> Moved:
     return Moved(dirty, needed)
 
 
+def key_frame(session: SparkSession, keys: set[str]) -> DataFrame:
+    """Record keys as a column; from Arrow, for which Spark starts no Python."""
+    return session.createDataFrame(pa.table({KEY: pa.array(sorted(keys), pa.string())}))
+
+
 class ChainFold:
     """Folds the history of moved rows by ``cdc.fold``.
 
@@ -99,9 +105,7 @@ class ChainFold:
             records: Of the range, parsed.
             moved: Of ``chain_keys``.
         """
-        wanted = self._session.createDataFrame(
-            [(k,) for k in sorted(moved.needed)], f"{KEY} STRING"
-        )
+        wanted = key_frame(self._session, moved.needed)
         found = records.join(f.broadcast(wanted), KEY, "left_semi")
         outcomes = fold(
             (_record(row) for row in found.toLocalIterator()),

@@ -20,7 +20,7 @@ from cdc import codecs
 from cdc.lake import KEY_COLUMN, LSN_COLUMN
 from spark_jobs.base import BaseRows
 from spark_jobs.failures import fail_if, spark_failures
-from spark_jobs.fold_chains import ChainFold, chain_keys
+from spark_jobs.fold_chains import ChainFold, chain_keys, key_frame
 from spark_jobs.fold_columns import complete_columns
 from spark_jobs.layout import GONE_COLUMN, Layout, quote
 from spark_jobs.records import (
@@ -176,8 +176,8 @@ def _completed(
     if moved.dirty:
         chained = ChainFold(session, layout, bounds, has_base)
         from_chains = chained.rows(parse_records(read(), bounds), moved)
-        keys = session.createDataFrame([(key,) for key in sorted(moved.dirty)], f"{KEY} STRING")
-        lacking = lacking.join(f.broadcast(keys), KEY, "left_anti")
+        dirty = f.broadcast(key_frame(session, moved.dirty))
+        lacking = lacking.join(dirty, KEY, "left_anti")
     history = parse_records(read(), bounds).join(lacking.select(KEY), KEY, "left_semi")
     rows = complete_columns(history, lacking, columns, layout, has_base)
     rows = rows.select(*_output(layout))

@@ -26,6 +26,8 @@ from spark_jobs.replica import check_versions
 
 #: Up to so many offsets the driver reads and folds; above it Spark does.
 SMALL_RANGE: Final = 50_000
+_OFFSETS_PER_TASK: Final = 200_000
+_MOST_TASKS: Final = 200
 
 
 @dataclass(slots=True)
@@ -141,12 +143,16 @@ def _records(reader: LogReader, plan: TablePlan) -> Iterator[LogRecord]:
 def _fold_in_spark(
     session: SparkSession, address: LogAddress, plan: TablePlan, base: BaseRows | None
 ) -> Batch:
+    cores = session.sparkContext.defaultParallelism
+    # The session is the thread's own; AQE makes fewer of them where rows are few.
+    tasks = max(cores, min(_MOST_TASKS, plan.offset_count // _OFFSETS_PER_TASK))
+    session.conf.set("spark.sql.shuffle.partitions", str(tasks))
     options = range_options(
         address.bootstrap,
         address.security,
         plan.record.topic,
         plan.offsets,
-        session.sparkContext.defaultParallelism,
+        cores,
     )
 
     def read() -> DataFrame:

@@ -96,7 +96,9 @@ def _write(
     path = replica.path
     options = commit.options()
     if batch.frame is None or (truncated and batch.gone == batch.keys):
-        nothing = session.createDataFrame([], layout.spark_schema(gone=False))
+        # From Arrow, for which Spark starts no Python.
+        empty = layout.arrow_schema(gone=False).empty_table()
+        nothing = session.createDataFrame(empty, layout.spark_schema(gone=False))
         mode = "overwrite" if truncated else "append"
         nothing.write.format("delta").mode(mode).options(**options).save(path)
         return "replace" if truncated else "empty"
