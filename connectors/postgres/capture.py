@@ -33,7 +33,7 @@ from connectors.postgres.log_state import (
     routed_tables,
 )
 from connectors.postgres.log_writer import LogPosition, LogWriter
-from connectors.postgres.publication import inspect_publication
+from connectors.postgres.publication import PublicationInfo
 from connectors.postgres.router import Router
 from connectors.postgres.side_connection import SideConnection
 from connectors.postgres.startcheck import (
@@ -90,6 +90,7 @@ class Capture:
         self._reader: LogReader
         self._side: SideConnection
         self._records: dict[TableId, TableRecord] = {}
+        self._publication: PublicationInfo | None = None
         self._watched = 0.0
         self._watch_often_until = 0.0
         self._seen_truncates = 0
@@ -221,8 +222,7 @@ class Capture:
         with ReplicationClient(settings.conninfo) as client:
             check_server(position, client.identify_system())
             replay = stop_before is not None
-            # A replay goes up to a change after which they need not hold any more.
-            start = self._check_source(position, publication=not replay)
+            start = self._check_source(position)
             stream = Stream(
                 client, start, StreamHooks(self._stop, self._tick, self._frontier_stable)
             )
@@ -236,6 +236,7 @@ class Capture:
                 self._seen_truncates = 0
                 self._remember_filenodes()
                 if not replay:
+                    # A replay goes up to a change after which it need not hold any more.
                     self._watch()
                 client.start_replication(settings.slot, start, settings.publication)
                 log.info(
@@ -252,14 +253,11 @@ class Capture:
                 side.close()
             return stream.reached
 
-    def _check_source(self, position: LogPosition, *, publication: bool) -> int:
-        """Check the slot, and the publication if asked; returns the slot's confirmed_flush."""
+    def _check_source(self, position: LogPosition) -> int:
+        """Check the slot; returns its confirmed_flush."""
         settings = self._settings
         with connect_sql(settings.conninfo) as connection:
             slot = free_slot(connection, settings, settings.slot, self._check_stop)
-            if publication:
-                found = inspect_publication(connection, settings.publication)
-                check_publication(settings, found, self._records)
         current = dataclasses.replace(
             position, position=self._writer.position, end_lsn=self._writer.end_lsn
         )
@@ -321,6 +319,9 @@ class Capture:
         """Compare what the stream never tells with what was recorded."""
         self._watched = time.monotonic()
         schemas = self._router.schemas
+        publication = self._side.publication()
+        check_publication(self._settings, publication, self._records, self._publication)
+        self._publication = publication
         found = self._side.identities(schemas)
         check_identities(self._settings, self._records, found)
         for id, now in found.items():

@@ -17,6 +17,7 @@ from cdc.schema import TableSchema
 from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import AddedColumn
 from connectors.postgres.failures import mapped_errors
+from connectors.postgres.publication import PublicationInfo, inspect_publication
 from connectors.postgres.reread import Connection, Rereader, Values, Wanted
 
 _SETTINGS = (
@@ -132,6 +133,14 @@ class SideConnection:
             )
             for row in rows
         }
+
+    def publication(self) -> PublicationInfo | None:
+        """The publication as it is now.
+
+        Raises:
+            CdcError: As ``failures.server_error``.
+        """
+        return inspect_publication(self._connected(), self._publication)
 
     def close(self) -> None:
         """End the connection."""

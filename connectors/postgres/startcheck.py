@@ -146,9 +146,19 @@ def foreign_slot(slot: SlotInfo) -> SourceRefused:
 
 
 def check_publication(
-    settings: CaptureSettings, publication: PublicationInfo | None, tables: Iterable[TableId]
+    settings: CaptureSettings,
+    publication: PublicationInfo | None,
+    tables: Iterable[TableId],
+    before: PublicationInfo | None = None,
 ) -> None:
     """The publication still publishes exactly our tables, with everything.
+
+    Args:
+        settings: Of the capture.
+        publication: As it is now.
+        tables: What it has to publish.
+        before: As it was when this process last looked; its options may not have been changed
+            since, not even if they were changed back.
 
     Raises:
         HistoryGap: ``publication_missing``, ``publication_changed``.
@@ -169,6 +179,13 @@ def check_publication(
             "publication_changed",
             f"the publication {settings.publication} {problems}: changes made meanwhile may not "
             "be in the stream",
+            remedy=RELOAD_REMEDY,
+        )
+    if before is not None and (before.oid, before.xmin) != (publication.oid, publication.xmin):
+        raise HistoryGap(
+            "publication_changed",
+            f"the publication {settings.publication} was altered while its changes were captured: "
+            "some may not have been sent",
             remedy=RELOAD_REMEDY,
         )
     if more := differences(publication, wanted):

@@ -346,6 +346,21 @@ def test_a_table_that_leaves_the_publication_stops_a_running_capture(orders, mon
     assert (type(error), error.code) == (HistoryGap, "publication_changed")
 
 
+def test_an_altered_publication_stops_a_running_capture(orders, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.capture._WATCH_EVERY_S", 1.5)
+    name = orders.settings.publication
+    with orders.running():
+        orders.wait_ready()
+        orders.execute(
+            f"alter publication {name} set (publish = 'insert')",
+            "insert into orders values (1, 'x', 1)",
+            "delete from orders",
+            f"alter publication {name} set (publish = 'insert, update, delete, truncate')",
+        )
+        error = orders.ends_with()
+    assert (type(error), error.code) == (HistoryGap, "publication_changed")
+
+
 def test_a_truncate_or_rewrite_alone_does_not_stop_a_later_added_column(orders, monkeypatch):
     monkeypatch.setattr("connectors.postgres.capture._WATCH_EVERY_S", 0.1)
     with orders.running():
