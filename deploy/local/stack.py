@@ -39,14 +39,22 @@ class LocalStack:
         state_dir: ``.cdc/local`` of a project, or any folder for a private stack.
         die_with_parent: End the servers when this process ends (tests).
         fsync: As in ``PostgresServer``.
+        quick_start: As in ``KafkaBroker``.
     """
 
     def __init__(
-        self, state_dir: Path, *, die_with_parent: bool = False, fsync: bool = True
+        self,
+        state_dir: Path,
+        *,
+        die_with_parent: bool = False,
+        fsync: bool = True,
+        quick_start: bool = False,
     ) -> None:
         self.state_dir = state_dir.resolve()
         self.state_path = self.state_dir / "state.json"
-        self.kafka = KafkaBroker(self.state_dir / "kafka", die_with_parent=die_with_parent)
+        self.kafka = KafkaBroker(
+            self.state_dir / "kafka", die_with_parent=die_with_parent, quick_start=quick_start
+        )
         self.postgres = PostgresServer(
             self._postgres_home(), die_with_parent=die_with_parent, fsync=fsync
         )

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    stack = LocalStack(tmp_path_factory.mktemp("local"), die_with_parent=True, fsync=False)
+    folder = tmp_path_factory.mktemp("local")
+    stack = LocalStack(folder, die_with_parent=True, fsync=False, quick_start=True)
     stack.up()
     yield stack
     stack.destroy()

@@ -98,7 +98,7 @@ def open_stack(folder: Path) -> Iterator[Stack]:
             yield Stack(postgres, kafka)
     elif choice == "local":
         # A kill of the server is tested, a loss of power is not: no fsync.
-        local = LocalStack(folder, die_with_parent=True, fsync=False)
+        local = LocalStack(folder, die_with_parent=True, fsync=False, quick_start=True)
         try:
             local.up()
             yield Stack(local.postgres, local.kafka)

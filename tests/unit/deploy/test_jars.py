@@ -55,6 +55,16 @@ def test_no_jar_of_the_spark_set_is_one_that_pyspark_carries():
     assert not carried & {strip(jar) for jar in jars.pins("spark")}
 
 
+def test_the_broker_is_none_that_loses_transaction_markers():
+    (version,) = (
+        match[1]
+        for jar in jars.pins("broker")
+        if (match := re.fullmatch(r"kafka_2\.13-([\d.]+)\.jar", jar))
+    )
+    # KAFKA-20734, see broker/ivy.xml.
+    assert version not in ("4.3.0", "4.3.1")
+
+
 def test_no_file_of_the_sets_names_a_host():
     folder = Path(fetch_module.__file__).parent
     for file in [*folder.rglob("*.xml"), *folder.rglob("*.sha256")]:
