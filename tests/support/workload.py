@@ -165,7 +165,8 @@ def _on_logs(cursor, rng):
         cursor.execute("truncate logs")
     elif rng.random() < 0.02:
         cursor.execute(
-            "insert into logs (message) select repeat('m', mod(i, 50)) from generate_series(1, 400) i"
+            "insert into logs (message) select repeat('m', mod(i, 50))"
+            " from generate_series(1, 400) i"
         )
     else:
         cursor.execute("insert into logs (message) values (%s)", (rng.choice(_TEXTS),))
