@@ -29,12 +29,19 @@ def query(
 ) -> None:
     """Query the derived tables, all at one position of the source's history."""
     with command(context, "query", config, as_json, dev) as (common, output):
+        from cdc.errors import QueryError
         from cdc.query import output as render
         from cdc.query.run import run_query
 
-        result = run_query(
-            common.load(), sql, last_good=last_good, wait_s=_WAIT_S if wait else None
-        )
+        loaded = common.load()
+        try:
+            result = run_query(loaded, sql, last_good=last_good, wait_s=_WAIT_S if wait else None)
+        except QueryError as error:
+            if error.code == "table_not_ready":
+                from cdc.cli.loading import loading_now
+
+                error.message = "; ".join([error.message, *loading_now(loaded)])
+            raise
         for note in result.notes:
             output.note(f"note: {note}")
         if as_csv and not common.as_json:

@@ -49,9 +49,13 @@ def _daemon(config: Config) -> dict[str, Any]:
 
 
 def _human(result: dict[str, Any]) -> str:
+    from cdc.cli.loading import load_progress
     from cdc.status import render_status
 
-    parts = [_daemon_line(result["daemon"]), *_problems(result["daemon"]), render_status(result)]
+    daemon = result["daemon"]
+    loading = "\n".join(load_progress(daemon.get("children", [])))
+    parts = [_daemon_line(daemon), *_problems(daemon), render_status(result)]
+    parts += [loading] if loading else []
     return "\n\n".join(parts)
 
 

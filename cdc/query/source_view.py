@@ -137,11 +137,9 @@ def read_log_state(
 
 def _not_ready(source: str, control: ControlState) -> QueryError:
     tables = [r for r in control.tables.values() if r.state != READY]
-    rows = sum(r.rows for r in control.loads.values())
     return QueryError(
         "table_not_ready",
-        f"the first load of source {source} is under way"
-        f" ({len(tables)} tables, {rows} rows copied so far)",
+        f"the first load of source {source} is under way ({len(tables)} tables)",
         remedy="cdc status shows how far it is; with no daemon running, cdc start",
     )
 
@@ -165,7 +163,7 @@ def choose_frontier(state: LogState, tables: Sequence[TableName], *, last_good: 
         if record.state == ERRORED:
             frontier = min(frontier, _last_good(name, record, asked=last_good))
         elif record.state != READY:
-            raise _loading(name, record, state.control)
+            raise _loading(name, record)
     for name in tables:
         ready_from = state.control.tables[name.id].ready_from
         if ready_from is None or frontier < ready_from:
@@ -199,12 +197,10 @@ def _last_good(name: TableName, record: TableRecord, *, asked: bool) -> Position
     return record.last_good
 
 
-def _loading(name: TableName, record: TableRecord, control: ControlState) -> QueryError:
-    load = control.loads.get((name.id, record.load))
-    share = f", {load.rows} rows copied so far" if load is not None else ""
+def _loading(name: TableName, record: TableRecord) -> QueryError:
     return QueryError(
         "table_not_ready",
-        f"the table is {record.state}, load {record.load}{share}",
+        f"the table is {record.state}, load {record.load}",
         table=str(name),
         remedy="wait for the load; cdc status shows how far it is",
     )
