@@ -214,7 +214,7 @@ def _transaction(connection, rng):
                 _change(cursor, rng)
             if rng.random() < 0.05:
                 raise psycopg.Rollback(transaction)
-    except _CONFLICTS:
+    except (*_CONFLICTS, psycopg.Rollback):  # the latter: a rollback met a dead connection
         return 0
     return changes
 
