@@ -24,6 +24,25 @@ APP_PROPERTY: Final = "cdc.app"
 LSN_COLUMN: Final = "_cdc_lsn"
 KEY_COLUMN: Final = "_cdc_key"
 
+#: Operations of Delta that change what a table holds; ours always carry a note.
+_CHANGES_ROWS: Final = frozenset(
+    {
+        "RESTORE",
+        "WRITE",
+        "DELETE",
+        "UPDATE",
+        "MERGE",
+        "TRUNCATE",
+        "STREAMING UPDATE",
+        "CLONE",
+        "COPY INTO",
+        "REPLACE TABLE",
+        "CREATE OR REPLACE TABLE",
+        "REPLACE TABLE AS SELECT",
+        "CREATE OR REPLACE TABLE AS SELECT",
+    }
+)
+
 _APP = re.compile(r"cdc/1/([^/]+)/([^/]+)/g(\d+)/i(\d+)/e(\d+)")
 
 
@@ -155,15 +174,22 @@ def open_replica(
         path: The replica's folder.
         table: ``source.schema.table``, for messages.
         version: Another version than the newest.
-        check_by_hand: Refuse a table that a person has restored.
+        check_by_hand: Refuse a table that somebody else has restored or written.
 
     Returns:
         The replica; None when there is no Delta table in the folder.
 
     Raises:
         LakeError: ``not_a_replica`` (a Delta table that is not ours), ``bad_app``,
-            ``restored_by_hand``, ``lake_unreadable``.
+            ``restored_by_hand``, ``changed_by_hand``, ``lake_unreadable``.
     """
+    if "%" in str(path):
+        raise LakeError(
+            "lake_unreadable",
+            f"deltalake cannot open a folder with a % in its path: {path}",
+            table=table,
+            remedy="choose another lake.path",
+        )
     if not (Path(path) / "_delta_log").is_dir():
         return None
     try:
@@ -198,7 +224,7 @@ def open_replica(
 def _note_of(
     folder: Path, version: int, position: Position | None, table: str | None, check_by_hand: bool
 ) -> CommitNote | None:
-    """The note of the newest commit of ours; a RESTORE after what it was planned from is an error.
+    """The note of our newest commit; what others wrote since it was planned is an error.
 
     The commits are read as files: deltalake's history counts from the log's newest commit,
     which may be newer than the version that is open.
@@ -212,8 +238,8 @@ def _note_of(
         found = CommitNote.from_json(info.get("userMetadata"))
         if note is None and found is not None and found.kind != "upkeep":
             note, base = found, int(info.get("readVersion", -1))
-        elif check_by_hand and info.get("operation") == "RESTORE":
-            raise _restored(table, position)
+        elif check_by_hand and info.get("operation") in _CHANGES_ROWS:
+            raise _by_hand(info["operation"], table, position)
         version -= 1
     return note if note is not None and note.position == position else None
 
@@ -234,11 +260,13 @@ def _commit_info(folder: Path, version: int) -> dict[str, Any] | None:
     return {}
 
 
-def _restored(table: str | None, position: Position | None) -> LakeError:
+def _by_hand(operation: str, table: str | None, position: Position | None) -> LakeError:
+    restored = operation == "RESTORE"
+    done = "restored to an older version" if restored else f"written ({operation})"
     return LakeError(
-        "restored_by_hand",
-        "the Delta table was restored to an older version by somebody else: "
-        "its recorded position no longer says what it holds",
+        "restored_by_hand" if restored else "changed_by_hand",
+        f"the Delta table was {done} by somebody else: its recorded position no longer says "
+        "what it holds",
         table=table,
         position=None if position is None else str(position),
         remedy=f"cdc rebuild {table or 'TABLE'} --from-offset 0",

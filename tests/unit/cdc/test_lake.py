@@ -138,6 +138,26 @@ def test_a_restore_by_somebody_else_is_refused(log):
     assert opened(log).position == frontier(0, 50)
 
 
+@pytest.mark.parametrize("operation", ["WRITE", "DELETE", "MERGE", "UPDATE"])
+def test_rows_written_by_somebody_else_are_refused(log, operation):
+    log.apply(10)
+    for harmless in ("OPTIMIZE", "SET TBLPROPERTIES", "ADD COLUMNS", "VACUUM END"):
+        log.commit(harmless)
+    assert opened(log).position == frontier(0, 10)
+    log.commit(operation)
+    log.commit("OPTIMIZE")
+    with pytest.raises(LakeError) as refused:
+        opened(log)
+    assert refused.value.code == "changed_by_hand"
+    assert operation in refused.value.message
+
+
+def test_a_path_that_deltalake_reads_as_another_is_refused(tmp_path):
+    with pytest.raises(LakeError) as refused:
+        opened(Log(tmp_path / "100%25", {APP_PROPERTY: APP}))
+    assert refused.value.code == "lake_unreadable"
+
+
 def test_a_delta_table_that_is_not_ours_is_refused(tmp_path):
     with pytest.raises(LakeError) as refused:
         opened(Log(tmp_path / "t", {}))
