@@ -22,7 +22,7 @@ from deploy.local.ports import choose_port
 from deploy.local.ready import KafkaProbe, postgres_answers
 
 POSTGRES_IMAGE = "postgres:17"
-KAFKA_IMAGE = "apache/kafka:4.3.1"
+KAFKA_IMAGE = "apache/kafka:4.2.2"
 _CONTROLLER_PORT = 9093
 
 
