@@ -42,7 +42,7 @@ def test_logs_hold_no_secret_and_no_row_value(stack, database, topic_prefix, tmp
         def wait_restarted(times: int) -> None:
             def restarted() -> bool:
                 capture = child("capture:shop")
-                return capture["restarts"] >= times and capture["ready"]
+                return bool(capture["restarts"] >= times and capture["ready"])
 
             pipeline.wait_until(restarted, 60, f"restart {times}", "daemon")
 

@@ -1,6 +1,7 @@
 """Folding a range over the replica gives what the source held, whatever the range."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,7 +41,8 @@ def test_any_two_batches_give_the_source(seed, data):
 @given(seeds)
 def test_batch_by_batch_gives_the_source_at_every_frontier(seed):
     history = random_history(seed)
-    start, rows = None, {}
+    start = None
+    rows: dict[bytes, dict[str, Any]] = {}
     for at, expected in history.states:
         rows = folded(history, start, at, rows)
         assert rows == expected
@@ -93,7 +95,7 @@ def test_a_value_that_is_nowhere_is_an_error_only_if_it_is_needed():
 def test_settle_refuses_to_guess():
     update = record(1, Position(0, 10, 1), "u", after={"id": 1}, unchanged=("big",))
     outcome = fold([update], frontier(0, 100), start=frontier(0, 5))[b'{"id":1}']
-    assert outcome.inherits
+    assert outcome.inherits and outcome.row is not None
     assert settle(outcome.row, {b'{"id":1}': {"big": None}}) == {"id": 1, "big": None}
     with pytest.raises(LogError):
         settle(outcome.row, {})

@@ -17,6 +17,7 @@ from cdc.config import load_config
 from cdc.fold import fold
 from cdc.log.reader import LogReader
 from cdc.names import lake_folder
+from cdc.position import Position
 from cdc.query.run import run_query
 
 _AS_TEXT = (codecs.UUID, codecs.JSON, codecs.JSONB)
@@ -70,9 +71,11 @@ def log_rows(bootstrap, source, table, prefix=""):
     """The table's whole topic, folded up to the newest frontier; and its schema."""
     with LogReader(bootstrap, topic_prefix=prefix) as reader:
         frontier = reader.frontier(source)
+        assert frontier is not None, "nothing was captured"
         control = reader.control_state(source, frontier.record.control_end)
         record = control.tables[table]
         schema = control.schema_at(table, record.load, frontier.position)
+        assert schema is not None
         records = [
             found
             for partition, end in frontier.ends[record.topic].items()
@@ -94,7 +97,7 @@ def _value(column, value):
 
 def assert_positions_grow(records):
     """Per key, the position never goes back with the offset; keys keep their partition."""
-    newest = {}
+    newest: dict[bytes, tuple[int, Position]] = {}
     for record in sorted(records, key=lambda r: (r.partition, r.offset)):
         partition, position = newest.get(record.key, (record.partition, record.position))
         assert partition == record.partition, "a key changed its partition"
@@ -123,6 +126,7 @@ def newest_schema(pipeline, table):
     """The table's schema as the log has it."""
     with LogReader(pipeline.bootstrap, topic_prefix=pipeline.prefix) as reader:
         view = reader.frontier(pipeline.source)
+        assert view is not None, "nothing was captured"
         control = reader.control_state(pipeline.source, view.record.control_end)
     return control.newest_schema(table, control.tables[table].load)
 

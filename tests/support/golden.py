@@ -5,6 +5,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from cdc.control import (
     COPYING,
@@ -86,7 +87,7 @@ def control_records():
     )
     ready = frontier(0, 0x16B3780)
     table = TableRecord(orders, SNAPSHOTTING, 1, "shop.public.orders", None, 1)
-    records = {
+    records: dict[str, Any] = {
         "source": SourceRecord("7", 1, "cdc_p_shop", "cdc_p_shop", 0, 150018, "shop"),
         "offset": OffsetRecord(ready, 0x16B3780, "7", 1, "cdc_p_shop", 9120),
         "table while loading": table,
@@ -118,7 +119,7 @@ def control_records():
 
 def frontier_records():
     """Name to value."""
-    common = {"sysid": "7", "timeline": 1, "slot": "cdc_p_shop", "control_end": 57}
+    common: dict[str, Any] = {"sysid": "7", "timeline": 1, "slot": "cdc_p_shop", "control_end": 57}
     records = {
         "full": FrontierRecord(
             position=frontier(0, 0x16B3780), end_lsn=0x16B3780, last=None, max_commit_us=0,

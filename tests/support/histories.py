@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 import zlib
 from dataclasses import dataclass, field
+from typing import Any
 
 from cdc.envelope import LogRecord
 from cdc.position import Position, frontier, snapshot_position
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 PARTITIONS = 3
 COLUMNS = ("id", "a", "big")
@@ -133,7 +134,7 @@ def _put_change(put, position, change, future, rng):
         put(change.key, position, "tombstone")
         return
     after = dict(change.row)
-    unchanged = ()
+    unchanged: tuple[str, ...] = ()
     if change.unsent:
         unchanged = ("big",)
         del after["big"]

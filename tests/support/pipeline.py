@@ -151,7 +151,9 @@ sources:
     def source_lsn(self):
         """Where the source's WAL ends now."""
         with psycopg.connect(**self.conninfo, autocommit=True) as connection:
-            return parse_lsn(connection.execute("select pg_current_wal_lsn()").fetchone()[0])
+            row = connection.execute("select pg_current_wal_lsn()").fetchone()
+            assert row is not None
+            return parse_lsn(row[0])
 
     def wait_captured(self, timeout=60, watch="capture"):
         """Wait until the log is complete up to what the source holds now."""

@@ -41,7 +41,7 @@ def imported(node):
 
 def all_imports(tree):
     """(package, inside a function) of every import in a module; typing-only ones are left out."""
-    found = set()
+    found: set[tuple[str, bool]] = set()
 
     def visit(node, inside):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):

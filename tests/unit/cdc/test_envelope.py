@@ -78,6 +78,7 @@ def test_unsent_columns_come_from_the_old_tuple(kind, old, row, unsent):
 def test_an_old_key_tuple_never_nulls_other_columns():
     """In a K tuple the other columns are not NULL, they are not there."""
     (_, value, _), _ = ENCODER.delete("K", [b"1", None, None], TXN, 1)
+    assert value is not None
     assert json.loads(value)["before"] == {"id": 1}
 
 
@@ -95,6 +96,7 @@ def test_a_bad_value_names_the_column_and_not_the_value():
 def test_a_null_of_every_type(name):
     row = [None if n == name and n != "id" else t for n, (_, t) in ALL_TYPES.items()]
     record = parse_record("t", 0, 0, *RowEncoder(all_types_schema(), ORIGIN).insert(row, TXN, 1))
+    assert record.after is not None
     assert (record.after[name] is None) == (name != "id")
 
 

@@ -37,6 +37,7 @@ def test_table_records_read_back():
             assert list(record.unchanged) == envelope["source"].get("unchanged", [])
             image = record.before if record.op == "d" else record.after
             key = orjson.loads(raw["key"])
+            assert image is not None
             assert {name: image[name] for name in key} == key
 
 
