@@ -77,12 +77,17 @@ def _is_plain_timestamp(value: bytes) -> bool:
 
 
 def _timestamp(value: bytes) -> bytes:
+    # First the usual text: four digits of the year, six of the fraction.
+    if len(value) == 26 and value[10] == 0x20 and value[-1] != 0x43:  # ' ', 'C' of BC
+        return b'"%bT%b"' % (value[:10], value[11:])
     if not _is_plain_timestamp(value):
         return b'"' + value + b'"'
     return b'"' + value[:10] + b"T" + value[11:19] + b"." + value[20:].ljust(6, b"0") + b'"'
 
 
 def _timestamptz(value: bytes) -> bytes:
+    if len(value) == 29 and value[10] == 0x20 and value[26:] == b"+00":
+        return b'"%bT%bZ"' % (value[:10], value[11:26])
     if not _is_plain_timestamp(value):
         return b'"' + value + b'"'
     if value[-3:] != b"+00":
@@ -175,6 +180,11 @@ CODECS: dict[int, TypeCodec] = {
 
 #: Keys of one column of these types are compared as they are; others need ``_cdc_key``.
 SIMPLE_KEY_TYPES = frozenset((INT2, INT4, INT8, TEXT, VARCHAR, UUID, DATE))
+
+
+def is_verbatim(type_oid: int) -> bool:
+    """Whether the encoder of this type returns Postgres' text as it is."""
+    return CODECS[type_oid].to_json is _integer
 
 
 def is_supported(type_oid: int) -> bool:

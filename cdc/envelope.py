@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from cdc.codecs import CODECS, BadText
+from cdc.codecs import CODECS, BadText, is_verbatim
 from cdc.errors import LogError
 from cdc.position import MAX_ORDINAL, Position
 from cdc.schema import TableSchema
@@ -91,6 +91,10 @@ class RowEncoder:
         self.schema = schema
         names = [orjson.dumps(name) for name in schema.column_names]
         self._encoders = [CODECS[c.type_oid].to_json for c in schema.columns]
+        # None where the text stays as it is: a call saved for each such value.
+        self._callables: list[Any] = [
+            None if is_verbatim(c.type_oid) else CODECS[c.type_oid].to_json for c in schema.columns
+        ]
         self._names = names
         self._image_template = _template(names)
         self._key_template = _template([names[i] for i in schema.key_indexes])
@@ -127,11 +131,15 @@ class RowEncoder:
         """JSON object of the row, without the columns that are UNSENT. Raises BadValue."""
         if UNSENT in row:
             return self._partial_image([i for i, v in enumerate(row) if v is not UNSENT], row)
+        return self._full_image(row)
+
+    def _full_image(self, row: Row) -> bytes:
+        """``image`` of a row without UNSENT."""
         try:
             return self._image_template % tuple(
                 [
-                    b"null" if value is None else encode(value)  # type: ignore[arg-type]
-                    for encode, value in zip(self._encoders, row, strict=True)
+                    b"null" if value is None else value if encode is None else encode(value)
+                    for encode, value in zip(self._callables, row, strict=True)
                 ]
             )
         except BadText as problem:
@@ -161,9 +169,9 @@ class RowEncoder:
         return before, after, [(POSITION_HEADER, position), self._schema_header]
 
     def insert(self, new: Row, txn: TransactionFields, ordinal: int) -> OutRecord:
-        """The record of an insert."""
+        """The record of an insert, whose row is always whole."""
         position = txn.position(ordinal)
-        value = self._value(b"c", b"null", self.image(new), txn, position, ())
+        value = self._value(b"c", b"null", self._full_image(new), txn, position, ())
         return self.key(new), value, [(POSITION_HEADER, position), self._schema_header]
 
     def update(
