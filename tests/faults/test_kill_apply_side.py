@@ -13,7 +13,7 @@ ROUNDS = 5
 TABLES = workload.TABLES
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_apply_killed_in_the_middle_of_a_merge(stack, database, topic_prefix, tmp_path):
     workload.create(database)
     rng = random.Random(11)
@@ -30,7 +30,7 @@ def test_apply_killed_in_the_middle_of_a_merge(stack, database, topic_prefix, tm
                 commits = delta_commits(pipeline)
                 # Kill between two commits of one pass, at a random moment of a merge.
                 pipeline.wait_until(
-                    lambda commits=commits: delta_commits(pipeline) > commits, 90, "a commit"
+                    lambda commits=commits: delta_commits(pipeline) > commits, 300, "a commit"
                 )
                 time.sleep(rng.uniform(0, 2))
                 pipeline.kill9("apply")
@@ -41,7 +41,7 @@ def test_apply_killed_in_the_middle_of_a_merge(stack, database, topic_prefix, tm
         assert_delta_is_source(pipeline, TABLES)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_daemon_killed_and_started_again(stack, database, topic_prefix, tmp_path):
     workload.create(database)
     rng = random.Random(12)
@@ -52,7 +52,7 @@ def test_the_daemon_killed_and_started_again(stack, database, topic_prefix, tmp_
                 commits = delta_commits(pipeline)
                 pipeline.wait_until(
                     lambda commits=commits: delta_commits(pipeline) > commits,
-                    120,
+                    300,
                     "a commit",
                     watch="daemon",
                 )

@@ -25,7 +25,7 @@ def loaded(own_stack, tmp_path):
         yield stack, pipeline
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", ["capture", "broker", "postgres"])
 def test_a_kill_under_load_loses_nothing(loaded, victim):
     stack, pipeline = loaded

@@ -169,7 +169,7 @@ sources:
         """What ``cdc status --json`` says."""
         return json.loads(self.cli("status", "--json").stdout)["result"]
 
-    def wait_applied(self, tables, timeout=180, revive=lambda: None):
+    def wait_applied(self, tables, timeout=400, revive=lambda: None):
         """Wait until every replica has all that the log holds now."""
         wanted = {f"{self.source}.{table}" for table in tables}
 
