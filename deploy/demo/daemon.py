@@ -109,6 +109,10 @@ class Daemon:
         asked = send_command(self.record, "rebuild", {"table": table, "from_offset": 0})
         return wait_for_command(self.record, asked, on_progress)
 
+    def apply_now(self) -> None:
+        """Ask for a merge without waiting for the interval to end."""
+        send_command(self.record, "apply_now", {})
+
     def stop(self) -> None:
         """SIGTERM, and SIGKILL for what has not ended by then."""
         if self._process is None:

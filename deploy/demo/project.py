@@ -31,10 +31,13 @@ sources:
     database: {DATABASE}
     tables: [{", ".join(f"{SCHEMA}.{table.name}" for table in TABLES)}]
 apply:
-  interval: 5s
+  interval: 10s
 spark:
   master: local[2]
   driver_memory: 2g
+  conf:
+    # A JVM that lives for two minutes would spend much of them on compiling well.
+    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms2g -Xmn1200m
 """
 
 

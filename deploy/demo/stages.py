@@ -26,8 +26,10 @@ from deploy.demo.verify import Verifier
 from deploy.demo.watch import Watch
 
 _POLL_S = 0.3
+#: Looking at all Delta tables takes time from what is waited for.
+_POLL_DELTA_S = 1.0
 #: Nothing has moved for so long: that is a failure, not patience.
-_STUCK_S = 180.0
+_STUCK_S = 600.0
 #: A small demo is played at this rate, changes per second, and ends early.
 _LEAST_RATE = 400.0
 #: So that the last flights are played when all goes well.
@@ -153,7 +155,7 @@ class Stages:
 
     def _first_merge(self, watch: Watch) -> dict[str, Any]:
         began = time.monotonic()
-        self._wait(lambda: self._behind(watch))
+        self._wait(lambda: self._behind(watch), _POLL_DELTA_S)
         seconds = time.monotonic() - began
         self._show.say(f"Spark has made five Delta tables of them; {seconds:.1f} s more")
         return {"seconds": _round(seconds)}
@@ -181,6 +183,7 @@ class Stages:
                         asked += 1
             finally:
                 player.stop()
+            self._daemon.apply_now()
             played = player.played
             self._show.say(_in_all(played, player.total))
             # Asked of what stands still, when there was no time before.
@@ -241,7 +244,7 @@ class Stages:
     def _check(self, verifier: Verifier, watch: Watch, when: str) -> dict[str, Any]:
         began = time.monotonic()
         lsn = watch.written()
-        self._wait(lambda: self._behind(watch, lsn))
+        self._wait(lambda: self._behind(watch, lsn), _POLL_DELTA_S)
         waited = time.monotonic() - began
         rows = verifier.check(lsn, lambda table: self._show.progress(f"comparing {table}"))
         self._show.good(
@@ -268,7 +271,7 @@ class Stages:
     def _conninfo(self) -> dict[str, Any]:
         return dict(source_conninfo(self._config, self._config.sources[SOURCE]))
 
-    def _wait(self, look: Callable[[], str | None]) -> None:
+    def _wait(self, look: Callable[[], str | None], poll: float = _POLL_S) -> None:
         """Show what ``look`` says until it has nothing more to say.
 
         Raises:
@@ -281,7 +284,7 @@ class Stages:
             elif time.monotonic() - since > _STUCK_S:
                 raise CdcError("demo_stuck", f"nothing has moved for {_STUCK_S:.0f} s: {said}")
             self._show.progress(text)
-            time.sleep(_POLL_S)
+            time.sleep(poll)
 
 
 class _Notes:
