@@ -68,8 +68,10 @@ class RoutedTable:
 class Source(Protocol):
     """What the router has to ask the source itself; a test gives its own."""
 
-    def added(self, schema: TableSchema, names: Sequence[str]) -> Mapping[str, AddedColumn]:
-        """What the catalog says of new columns now."""
+    def added(
+        self, schema: TableSchema, names: Sequence[str], xid: int
+    ) -> Mapping[str, AddedColumn]:
+        """What the catalog says of new columns once the transaction is visible."""
 
     def reread(
         self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
@@ -361,7 +363,8 @@ class Router:
         try:
             added = added_columns(table.schema, relation)
             if added:
-                catalog = self._source.added(table.schema, [column.name for column in added])
+                names, xid = [c.name for c in added], self._begin.xid if self._begin else 0
+                catalog = self._source.added(table.schema, names, xid)
                 schema = next_schema(table.schema, added, catalog, self.position)
                 table = RoutedTable(schema, table.topic, table.partitions)
                 self._tables[id] = table

@@ -6,6 +6,7 @@ still the relation, and in the publication, that it was.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,9 @@ from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import AddedColumn
 from connectors.postgres.failures import mapped_errors
 from connectors.postgres.publication import PublicationInfo, inspect_publication
-from connectors.postgres.reread import Connection, Rereader, Values, Wanted
+from connectors.postgres.reread import Connection, Rereader, Values, Wanted, extend_xid
 
+_RETRY_S = 0.02
 _SETTINGS = (
     b"SET lock_timeout = 2000; SET statement_timeout = 10000;"
     # Rows that a policy would hide must not pass for rows that are gone.
@@ -28,15 +30,18 @@ _SETTINGS = (
     b"SET default_transaction_read_only = on"
 )
 
+# One statement, so one snapshot, for visibility and columns alike.
 _ADDED = """
-    SELECT a.attname::text, a.attnum::int, format_type(a.atttypid, a.atttypmod),
+    SELECT pg_visible_in_snapshot(CAST(%s AS xid8), pg_current_snapshot()),
+           a.attname::text, a.attnum::int, format_type(a.atttypid, a.atttypmod),
            a.atttypid::bigint, a.atttypmod, pg_get_expr(d.adbin, d.adrelid), a.atthasmissing,
            c.relfilenode::bigint
-    FROM pg_attribute a
-    JOIN pg_class c ON c.oid = a.attrelid
+    FROM (SELECT) AS one
+    LEFT JOIN pg_attribute a
+      ON a.attrelid = %s::oid AND a.attname = ANY(%s::text[])
+     AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+    LEFT JOIN pg_class c ON c.oid = a.attrelid
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-    WHERE a.attrelid = %s::oid AND a.attname = ANY(%s::text[])
-      AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 """
 
 _IDENTITIES = """
@@ -73,7 +78,7 @@ class SideConnection:
     Args:
         conninfo: libpq keywords of the source.
         publication: Its name.
-        waiting: Called every few seconds while a re-read waits; may raise to give up.
+        waiting: Called every few seconds while a query waits; may raise to give up.
     """
 
     def __init__(
@@ -82,30 +87,50 @@ class SideConnection:
         self._conninfo = conninfo
         self._publication = publication
         self._connection: Connection | None = None
+        self._waiting = waiting
         self._rereader = Rereader(self._connected, waiting)
         #: relfilenode by relation id when its columns were last seen as we know them.
         self.filenodes: dict[int, int] = {}
 
-    def added(self, schema: TableSchema, names: Sequence[str]) -> dict[str, AddedColumn]:
+    def added(self, schema: TableSchema, names: Sequence[str], xid: int) -> dict[str, AddedColumn]:
         """What the catalog says of these columns of a table now; unknown ones are left out.
+
+        Waits until the transaction is visible: the stream can be ahead of what a query sees.
+
+        Args:
+            schema: The newest schema that we know.
+            names: The columns.
+            xid: The transaction with their first event, 32 bits.
 
         Raises:
             CdcError: As ``failures.server_error``.
         """
+        while True:
+            connection = self._connected()
+            with mapped_errors("read new columns"):
+                ((next_xid,),) = connection.execute(
+                    "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+                ).fetchall()
+                event = str(extend_xid(xid, next_xid))
+                parameters = (event, schema.relid, list(names))
+                rows = connection.execute(_ADDED, parameters).fetchall()
+            if rows[0][0]:
+                break
+            self._waiting()
+            time.sleep(_RETRY_S)
         known = self.filenodes.get(schema.relid)
-        with mapped_errors("read new columns"):
-            rows = self._connected().execute(_ADDED, (schema.relid, list(names))).fetchall()
         return {
-            row[0]: AddedColumn(
-                number=row[1],
-                type=row[2],
-                type_oid=row[3],
-                typmod=row[4],
-                default=row[5],
-                filled=row[6],
-                rewritten=known is not None and row[7] != known,
+            row[1]: AddedColumn(
+                number=row[2],
+                type=row[3],
+                type_oid=row[4],
+                typmod=row[5],
+                default=row[6],
+                filled=row[7],
+                rewritten=known is not None and row[8] != known,
             )
             for row in rows
+            if row[1] is not None
         }
 
     def reread(

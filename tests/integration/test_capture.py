@@ -284,7 +284,8 @@ def test_a_foreign_slot_of_our_name_is_never_dropped(orders):
     assert not admin.exists(orders.settings.control_topic)
 
 
-def test_what_breaks_history_is_named_at_the_next_start(orders):
+def test_what_breaks_history_is_named_at_the_next_start(orders, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.leftovers._SLOT_FREE_WITHIN_S", 0.5)
     with orders.running():
         orders.wait_ready()
         orders.execute("insert into orders values (1, 'x', 1)")

@@ -143,7 +143,8 @@ def test_a_commit_that_is_not_visible_yet_is_waited_for(docs, stack):
         def change():
             # Committed in the WAL, and invisible for as long as no standby confirms.
             docs.transaction(
-                f"update docs set body = '{body('z')}' where id = 1", "update docs set n = 7"
+                f"update docs set body = '{body('z')}' where id = 1",
+                "update docs set n = 7",
             )
 
         writer = threading.Thread(target=change)
@@ -165,6 +166,20 @@ def test_a_commit_that_is_not_visible_yet_is_waited_for(docs, stack):
         assert same(docs)
     (record,) = updates(docs)
     assert record.after == {"id": 2, "n": 7, "body": body("b")}
+
+
+def test_a_new_column_whose_commit_is_not_visible_yet_is_waited_for(docs):
+    """Many at once: in some, the stream is ahead of what a query of the catalog sees."""
+    with docs.running():
+        docs.wait_ready()
+        for i in range(15):
+            docs.transaction(
+                f"alter table docs add c{i} int",
+                f"insert into docs (id, c{i}) values ({i}, {i})",
+            )
+        docs.caught_up()
+    assert sorted(docs.control().schemas[DOCS, 1]) == list(range(1, 17))
+    assert {id: row[f"c{id}"] for id, row in folded(docs).items()} == {i: i for i in range(15)}
 
 
 def test_a_locked_table_is_waited_for(docs):

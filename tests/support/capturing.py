@@ -83,7 +83,7 @@ class Capturing:
             except BaseException as error:  # noqa: BLE001 - handed to the test's thread
                 self._error = error
 
-        self._thread = threading.Thread(target=run, name="capture")
+        self._thread = threading.Thread(target=run, name="capture", daemon=True)
         self._thread.start()
 
     def stop(self):

@@ -57,7 +57,7 @@ class FakeSource:
         self.calls = 0
         self.invisible: set[int] = set()
 
-    def added(self, schema, names):
+    def added(self, schema, names, xid):
         return {name: self.columns[name] for name in names if name in self.columns}
 
     def reread(self, schema, columns, wanted):
