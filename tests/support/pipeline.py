@@ -40,6 +40,7 @@ class Pipeline:
         self.prefix = prefix
         self.config_path = self.folder / "cdc.yaml"
         self._children = {}
+        self._log_sizes = {}
         password = self.folder / "password"
         password.write_text(self.conninfo.get("password", ""))
         password.chmod(0o600)
@@ -66,6 +67,7 @@ sources:
     def start(self, name, *arguments, env=None):
         """Start ``python -m …``; its output goes to a file of its own."""
         log = (self.folder / f"{name}.log").open("ab")
+        self._log_sizes[name] = log.tell()
         with log:
             self._children[name] = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -114,7 +116,11 @@ sources:
         child.wait(10)
 
     def stop(self, name, timeout=40):
-        """SIGTERM; returns the exit code."""
+        """SIGTERM, once it has come so far as to log; returns the exit code."""
+        size = self._log_sizes[name]
+        self.wait_until(
+            lambda: (self.folder / f"{name}.log").stat().st_size > size, 60, f"{name} to start"
+        )
         child = self._children.pop(name)
         child.send_signal(signal.SIGTERM)
         return child.wait(timeout)
