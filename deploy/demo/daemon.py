@@ -41,6 +41,8 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         self._record: DaemonRecord | None = None
         self._output = state_folder(project.config, "logs") / "start.out"
+        # What Spark leaves in the temporary folder goes with the project.
+        self._scratch = state_folder(project.config, "tmp")
 
     def start(self) -> None:
         """Start it, and wait until it can be asked.
@@ -59,7 +61,7 @@ class Daemon:
                 stdout=output,
                 stderr=output,
                 cwd=self._project.folder,
-                env=with_package_path(dict(os.environ)),
+                env=with_package_path({**os.environ, "TMPDIR": str(self._scratch)}),
                 # Ctrl-C is ours; we end it in order.
                 start_new_session=True,
             )
