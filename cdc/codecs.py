@@ -182,9 +182,12 @@ CODECS: dict[int, TypeCodec] = {
 SIMPLE_KEY_TYPES = frozenset((INT2, INT4, INT8, TEXT, VARCHAR, UUID, DATE))
 
 
-def is_verbatim(type_oid: int) -> bool:
-    """Whether the encoder of this type returns Postgres' text as it is."""
-    return CODECS[type_oid].to_json is _integer
+def literal_form(type_oid: int) -> bytes | None:
+    """A template for types whose JSON is their text, plain or in quotes; None for the others."""
+    encoder = CODECS[type_oid].to_json
+    if encoder is _integer:
+        return b"%b"
+    return b'"%b"' if encoder is _quoted else None
 
 
 def is_supported(type_oid: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from cdc.codecs import CODECS, BadText, is_verbatim
+from cdc.codecs import CODECS, BadText, literal_form
 from cdc.errors import LogError
 from cdc.position import MAX_ORDINAL, Position
 from cdc.schema import TableSchema
@@ -91,12 +91,13 @@ class RowEncoder:
         self.schema = schema
         names = [orjson.dumps(name) for name in schema.column_names]
         self._encoders = [CODECS[c.type_oid].to_json for c in schema.columns]
-        # None where the text stays as it is: a call saved for each such value.
-        self._callables: list[Any] = [
-            None if is_verbatim(c.type_oid) else CODECS[c.type_oid].to_json for c in schema.columns
-        ]
         self._names = names
         self._image_template = _template(names)
+        # For rows without NULL, most of them: quotes are in the template, calls only where the
+        # text changes.
+        forms = [literal_form(c.type_oid) for c in schema.columns]
+        self._dense_template = _template(names, [form or b"%b" for form in forms])
+        self._dense_plan = [(i, self._encoders[i]) for i, form in enumerate(forms) if form is None]
         self._key_template = _template([names[i] for i in schema.key_indexes])
         self._key_plan = [(i, self._encoders[i]) for i in schema.key_indexes]
         self._source = (
@@ -136,10 +137,15 @@ class RowEncoder:
     def _full_image(self, row: Row) -> bytes:
         """``image`` of a row without UNSENT."""
         try:
+            if None not in row and len(row) == len(self._encoders):
+                values: list[Any] = list(row)
+                for i, encode in self._dense_plan:
+                    values[i] = encode(values[i])
+                return self._dense_template % tuple(values)
             return self._image_template % tuple(
                 [
-                    b"null" if value is None else value if encode is None else encode(value)
-                    for encode, value in zip(self._callables, row, strict=True)
+                    b"null" if value is None else encode(value)  # type: ignore[arg-type]
+                    for encode, value in zip(self._encoders, row, strict=True)
                 ]
             )
         except BadText as problem:
@@ -288,8 +294,12 @@ class RowEncoder:
         return BadValue("?", str(problem))
 
 
-def _template(names: list[bytes]) -> bytes:
-    return b"{%b}" % b",".join(b"%b:%%b" % name.replace(b"%", b"%%") for name in names)
+def _template(names: list[bytes], forms: Sequence[bytes] | None = None) -> bytes:
+    """A JSON object to fill in; ``forms`` are ``%b`` where not given."""
+    return b"{%b}" % b",".join(
+        name.replace(b"%", b"%%") + b":" + form
+        for name, form in zip(names, forms or [b"%b"] * len(names), strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
