@@ -88,8 +88,8 @@ class Stages:
         figures["seconds"] = _round(time.monotonic() - began)
         self._show.say("")
         self._show.headline(
-            f"Every table equalled Postgres after the first load, after the live changes and "
-            f"after the rebuild, in {figures['seconds']:.0f} s in all."
+            "Every table equalled Postgres: loaded, changed live and rebuilt, "
+            f"in {figures['seconds']:.0f} s."
         )
         return figures
 
@@ -219,9 +219,7 @@ class Stages:
             began = time.monotonic()
 
             def tell(progress: dict[str, Any]) -> None:
-                self._show.progress(
-                    "rebuilding: " + ", ".join(f"{key} {value}" for key, value in progress.items())
-                )
+                self._show.progress(f"rebuilding: {progress.get('step', '')}")
 
             self._show.progress("rebuilding")
             result = self._daemon.rebuild(table, tell)
@@ -234,8 +232,8 @@ class Stages:
             rows = result.get("rows")
             counted = f"{rows:,} rows" if isinstance(rows, int) else "the table"
             self._show.say(
-                f"{counted} folded anew from the whole topic and put in place in one commit "
-                f"(generation {after.app.generation}); Postgres was not asked; {seconds:.1f} s"
+                f"{counted} folded anew from the whole topic, without Postgres; {seconds:.1f} s\n"
+                f"swapped in by one commit: generation {after.app.generation}"
             )
         return {"table": table, "seconds": _round(seconds), **result}
 
@@ -248,8 +246,8 @@ class Stages:
         waited = time.monotonic() - began
         rows = verifier.check(lsn, lambda table: self._show.progress(f"comparing {table}"))
         self._show.good(
-            f"equal to Postgres {when}: {sum(rows.values()):,} rows in {len(rows)} tables, "
-            "value by value, by cdc query and in Delta"
+            f"equal to Postgres {when}: {sum(rows.values()):,} rows, every value, "
+            "by cdc query and in Delta"
         )
         return {
             "when": when,
@@ -324,10 +322,10 @@ def _in_all(played: Played, total: int) -> str:
     kinds = ", ".join(f"{count:,} {word}" for word, count in played.kinds.items())
     text = (
         f"{played.changes:,} changes in {played.transactions:,} transactions in "
-        f"{played.seconds:.0f} s: {kinds}"
+        f"{played.seconds:.0f} s\n{kinds}"
     )
     left = total - played.changes
-    return f"{text}; {left:,} more were not played for want of time" if left else text
+    return f"{text}\n{left:,} more were not played for want of time" if left else text
 
 
 def _median(values: list[float]) -> float | None:
