@@ -13,6 +13,7 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from cdc import codecs
 from cdc.lake import KEY_COLUMN, LSN_COLUMN, AppId, CommitNote
 from cdc.names import lake_folder
+from cdc.position import frontier
 
 
 def replica_table(schema, rows):
@@ -41,16 +42,17 @@ def _value(column, value):
 def write_replica(
     lake, source, schema, rows, position, topic_id, *, ends=None, epoch=0, age_days=0
 ):
-    """The replica of a table at a position; without ``ends`` its commit says nothing of them."""
+    """The replica of a table at a position; without ``ends`` its note is of another position."""
     app = AppId(source, topic_id, epoch=epoch)
     folder = lake_folder(str(lake), source, schema.schema, schema.table)
     written_us = time.time_ns() // 1000 - age_days * 86_400_000_000
-    note = CommitNote(position, written_us, ends or {}, "apply", written_us // 1000).to_json()
+    noted = position if ends is not None else frontier(epoch, position.lsn - 1)
+    note = CommitNote(noted, written_us, ends or {}, "apply", written_us // 1000).to_json()
     write_deltalake(
         folder,
         replica_table(schema, rows),
         commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": note} if ends is not None else None,
+            custom_metadata={"userMetadata": note},
             app_transactions=[Transaction(str(app), position.lsn)],
         ),
     )
