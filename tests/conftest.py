@@ -64,6 +64,12 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[],
         yield lambda: cleanup.enter_context(open_stack(tmp_path_factory.mktemp("own-stack")))
 
 
+@pytest.fixture
+def kill_rounds(request: pytest.FixtureRequest) -> int:
+    """How often a fault test kills its victim: 5 times with --full, else twice."""
+    return 5 if request.config.getoption("--full") else 2
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One Spark session for the whole run."""

@@ -9,12 +9,13 @@ from tests.support import workload
 from tests.support.compare import assert_delta_is_source
 from tests.support.pipeline import SOURCE, Pipeline
 
-ROUNDS = 5
 TABLES = workload.TABLES
 
 
 @pytest.mark.timeout(900)
-def test_apply_killed_in_the_middle_of_a_merge(stack, database, topic_prefix, tmp_path):
+def test_apply_killed_in_the_middle_of_a_merge(
+    stack, database, topic_prefix, tmp_path, kill_rounds
+):
     workload.create(database)
     rng = random.Random(11)
     with Pipeline(tmp_path, stack.bootstrap, database, TABLES, prefix=topic_prefix) as pipeline:
@@ -26,7 +27,7 @@ def test_apply_killed_in_the_middle_of_a_merge(stack, database, topic_prefix, tm
                 pipeline.start_apply()
 
         with workload.Writers(database, writers=2, seed=5, pause=0.005):
-            for _ in range(ROUNDS):
+            for _ in range(kill_rounds):
                 commits = delta_commits(pipeline)
                 # Kill between two commits of one pass, at a random moment of a merge.
                 pipeline.wait_until(
@@ -42,13 +43,13 @@ def test_apply_killed_in_the_middle_of_a_merge(stack, database, topic_prefix, tm
 
 
 @pytest.mark.timeout(900)
-def test_the_daemon_killed_and_started_again(stack, database, topic_prefix, tmp_path):
+def test_the_daemon_killed_and_started_again(stack, database, topic_prefix, tmp_path, kill_rounds):
     workload.create(database)
     rng = random.Random(12)
     with Pipeline(tmp_path, stack.bootstrap, database, TABLES, prefix=topic_prefix) as pipeline:
         pipeline.start_daemon()
         with workload.Writers(database, writers=2, seed=6, pause=0.005):
-            for _ in range(ROUNDS):
+            for _ in range(kill_rounds):
                 commits = delta_commits(pipeline)
                 pipeline.wait_until(
                     lambda commits=commits: delta_commits(pipeline) > commits,

@@ -10,8 +10,6 @@ from tests.support.compare import assert_log_is_source
 from tests.support.pipeline import SOURCE, Pipeline
 from tests.support.watch import ConfirmedWatch
 
-ROUNDS = 5
-
 
 @pytest.fixture
 def loaded(own_stack, tmp_path):
@@ -27,12 +25,12 @@ def loaded(own_stack, tmp_path):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("victim", ["capture", "broker", "postgres"])
-def test_a_kill_under_load_loses_nothing(loaded, victim):
+def test_a_kill_under_load_loses_nothing(loaded, victim, kill_rounds):
     stack, pipeline = loaded
     rng = random.Random(f"kill {victim}")
     with ConfirmedWatch(pipeline, f"cdc_test_{SOURCE}") as watch:
         with workload.Writers(pipeline.conninfo, writers=2, seed=3, pause=0.002):
-            for _ in range(ROUNDS):
+            for _ in range(kill_rounds):
                 time.sleep(rng.uniform(0.3, 2.0))
                 if victim == "capture":
                     pipeline.kill9("capture")
