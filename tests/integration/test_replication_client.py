@@ -91,6 +91,8 @@ def test_a_quiet_publication_moves_by_keepalives_alone(source):
     with client:
         source.sql.execute("INSERT INTO public.other SELECT generate_series(1, 1000)")
         end = current_wal_lsn(source.sql)
+        # WAL beyond it, so that a keepalive reaches it wherever in a page it is.
+        source.sql.execute("SELECT pg_logical_emit_message(true, 'test', 'more')")
         events = receive_until(
             client, session, lambda e: isinstance(e, Keepalive) and e.wal_end >= end
         )
