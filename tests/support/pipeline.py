@@ -186,9 +186,10 @@ sources:
                 name in replicas and replicas[name]["behind_records"] == 0 for name in wanted
             )
 
-        self.wait_until(applied, timeout, "apply to catch up")
+        # A question is a process that takes a core from what it asks about.
+        self.wait_until(applied, timeout, "apply to catch up", every=3)
 
-    def wait_until(self, condition, timeout, what, watch=None):
+    def wait_until(self, condition, timeout, what, watch=None, every=0.1):
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with contextlib.suppress(CdcError, psycopg.OperationalError):
@@ -196,6 +197,6 @@ sources:
                     return
             if watch is not None and not self.running(watch):
                 raise AssertionError(f"{watch} ended: {self.output(watch)[-3000:]}")
-            time.sleep(0.1)
+            time.sleep(every)
         tail = "".join(f"\n--- {n}\n{self.output(n)[-3000:]}" for n in self._children)
         raise AssertionError(f"waited {timeout} s for {what}{tail}")
