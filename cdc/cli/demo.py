@@ -13,11 +13,11 @@ from cdc.cli.options import DevOption, JsonOption, command, quiet_logs
 def demo(
     context: typer.Context,
     rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help="At most so many flights; all by default.")
-    ] = None,
+        int, typer.Option("--rows", min=1, help="At most so many of the year's 336,776 flights.")
+    ] = 80_000,
     seconds: Annotated[
         float, typer.Option("--seconds", min=1, help="Play changes for at most so long.")
-    ] = 35.0,
+    ] = 20.0,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave everything running afterwards.")
     ] = False,
