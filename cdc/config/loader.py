@@ -71,14 +71,21 @@ def parse_config(data: bytes, path: Path, *, dev: bool = False, shown: str = "")
 
 def _config_error(error: ValidationError, parsed: Parsed, shown: str) -> ConfigError:
     problems: dict[tuple[int, int, str], None] = {}
+    remedies: dict[str, None] = {}
     unsupported = True
     for item in error.errors(include_url=False, include_context=True, include_input=False):
         unsupported = unsupported and item["type"] == "not_supported_yet"
         path, text = _explain(dict(item), parsed)
         line, column = parsed.place(path)
         problems[line, column, f"{_dotted(path)}: {text}" if path else text] = None
+        if remedy := (item.get("ctx") or {}).get("remedy"):
+            remedies[remedy] = None
     lines = [f"{shown}:{line}:{column}: {text}" for line, column, text in sorted(problems)]
-    return ConfigError("config_unsupported" if unsupported else "config_invalid", "\n".join(lines))
+    return ConfigError(
+        "config_unsupported" if unsupported else "config_invalid",
+        "\n".join(lines),
+        remedy="; ".join(remedies) or None,
+    )
 
 
 def _explain(item: dict[str, Any], parsed: Parsed) -> tuple[tuple[str | int, ...], str]:

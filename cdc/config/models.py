@@ -6,6 +6,7 @@ absolute paths) is filled in by ``cdc.config.loader``, so a loaded ``Config`` is
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 from typing import Annotated, Any, Literal, LiteralString, Self
 
@@ -50,9 +51,11 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-def _fail(kind: LiteralString, message: str, at: str | int | None = None) -> PydanticCustomError:
+def _fail(
+    kind: LiteralString, message: str, at: str | int | None = None, remedy: str | None = None
+) -> PydanticCustomError:
     """An error of a model, or of its key or list item ``at``."""
-    return PydanticCustomError(kind, "{reason}", {"reason": message, "at": at})
+    return PydanticCustomError(kind, "{reason}", {"reason": message, "at": at, "remedy": remedy})
 
 
 class LogConfig(Model):
@@ -80,18 +83,34 @@ class LogConfig(Model):
 class LakeConfig(Model):
     """Where the Delta tables are; absolute after loading."""
 
-    path: Text = "./lake"
+    path: Annotated[Text, Field(validate_default=True)] = "./lake"
 
     @field_validator("path")
     @classmethod
     def _local_folder(cls, path: str, info: ValidationInfo) -> str:
-        if "\0" in path:
-            raise _fail("shape", "a path holds no zero byte")
         if "://" in path and not path.startswith("file://"):
             raise _fail("not_supported_yet", "a lake that is not a folder of this machine")
         root = (info.context or {}).get("root")
+        # Before the file system sees a zero byte, and again for what it puts before the path.
+        _check_lake_path(path)
         folder = Path(path.removeprefix("file://")).expanduser()
-        return str((root / folder).resolve()) if root is not None else path
+        resolved = str((root / folder).resolve()) if root is not None else path
+        _check_lake_path(resolved)
+        return resolved
+
+
+def _check_lake_path(path: str) -> None:
+    # Spark writes such a folder under its name; deltalake decodes %41, takes a backslash for a
+    # slash and refuses control characters, so it would read another folder or none.
+    sign = next((c for c in path if c in "%\\" or unicodedata.category(c) == "Cc"), None)
+    if sign is not None:
+        shown = sign if sign.isprintable() else f"a control character (U+{ord(sign):04X})"
+        raise _fail(
+            "shape",
+            f"the lake's folder has {shown} in its path, which not every reader of Delta tables "
+            "takes as it is",
+            remedy="name a folder without %, backslashes and control characters in its whole path",
+        )
 
 
 class PublicationConfig(Model):
@@ -330,7 +349,8 @@ class Config(Model):
 
     project: Name
     log: LogConfig = LogConfig(local=True)
-    lake: Annotated[LakeConfig, Field(validate_default=True)] = LakeConfig()
+    # Not an instance, which pydantic would take as validated: the path depends on the root.
+    lake: Annotated[LakeConfig, Field(default={"path": "./lake"}, validate_default=True)]
     spark: SparkConfig = SparkConfig()
     sources: Annotated[
         dict[Name, SourceConfig], Field(min_length=1), AfterValidator(_no_double_slot)
@@ -375,10 +395,7 @@ class Config(Model):
                 "sources": {
                     name: source.complete(self.project, name)
                     for name, source in self.sources.items()
-                },
-                "lake": LakeConfig.model_validate(
-                    {"path": self.lake.path}, context={"root": path.parent}
-                ),
+                }
             }
         )
         copy._path = path  # noqa: SLF001 - our own class

@@ -182,6 +182,42 @@ def test_message_names_place_key_and_nearest_name(old: str, new: str, message: s
     assert error.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("path", "sign"),
+    [
+        ("a%41b", "%"),
+        ("100%", "%"),
+        (r"a\\b", "\\"),
+        (r"a\nb", "a control character (U+000A)"),
+        (r"a\x7fb", "a control character (U+007F)"),
+        (r"a\0b", "a control character (U+0000)"),
+    ],
+)
+def test_a_lake_path_that_readers_take_for_another_is_refused(path: str, sign: str):
+    error = failing(changed("{path: lake}", f'{{path: "{path}"}}'))
+    assert error.message == (
+        f"cdc.yaml:3:8: lake.path: the lake's folder has {sign} in its path, "
+        "which not every reader of Delta tables takes as it is"
+    )
+    assert error.remedy is not None and "name a folder without %" in error.remedy
+    assert error.code == "config_invalid"
+
+
+@pytest.mark.parametrize("lake", ["lake: {path: lake}\n", "lake: {}\n", ""])
+def test_the_folder_of_cdc_yaml_counts_too(lake: str):
+    text = changed("lake: {path: lake}\n", lake)
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text.encode(), Path("/a%20b/cdc.yaml"), shown="cdc.yaml")
+    assert "lake.path: the lake's folder has % in its path" in caught.value.message
+    assert caught.value.message.startswith("cdc.yaml:3:" if lake else "cdc.yaml:1:1")
+
+
+def test_other_signs_in_a_lake_path_are_taken():
+    path = "my lake #?:*[]{}()|&;,+=!@$^~<>'`é日"
+    config = parse(changed("{path: lake}", f'{{path: "{path}"}}'))
+    assert config.lake.path == f"/project/{path}"
+
+
 def test_all_problems_are_told_at_once():
     error = failing(changed("kind: postgres", "kind: mysql").replace("user:", "usr:"))
     assert [line.split(": ")[1] for line in error.message.splitlines()] == [
