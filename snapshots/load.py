@@ -202,8 +202,10 @@ class _Progress:
             self._show(blocks.table)
 
     def tick(self) -> None:
-        if time.monotonic() - self._shown >= _TICK_SECONDS:
-            self._show(self._newest)
+        # A table that is done was told of when it was, and only then.
+        unfinished = [table for table, left in enumerate(self._left) if left]
+        if unfinished and time.monotonic() - self._shown >= _TICK_SECONDS:
+            self._show(self._newest if self._newest in unfinished else unfinished[0])
 
     def _show(self, table: int) -> None:
         self._shown = time.monotonic()
