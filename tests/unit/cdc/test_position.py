@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,12 +55,51 @@ def test_snapshot_rows_sort_below_the_stream_and_the_first_frontier(point, ordin
     assert row < frontier(0, point) <= Position(0, point, ordinal)
 
 
+FORM = re.compile(r"[0-9A-F]{4}-[0-9A-F]{16}-[0-9A-F]{8}")
+
+
 @pytest.mark.parametrize(
-    "text", ["", "0-0-0", "0000-00000000016B3780-0000000g", "0000-00000000016b3780-00000001", " "]
+    "text",
+    [
+        "",
+        " ",
+        "0-0-0",
+        "0000-00000000016B3780-0000000g",
+        "0000-00000000016b3780-00000001",
+        "0000-00000000016B3780-00000001 ",
+        "0000-00000000016B3780-000000001",
+        "0000-00000000016B3780-000000  ",
+        "0000 00000000016B3780-00000001",
+        "0000-00000000016B3780_00000001",
+        "+000-00000000016B3780-00000001",
+        "00_0-00000000016B3780-00000001",
+        "\u0660\u0660\u0660\u0660-00000000016B3780-00000001",
+    ],
 )
 def test_other_text_is_refused(text):
-    with pytest.raises(LogError):
+    with pytest.raises(LogError, match="not a position") as refused:
         Position.parse(text)
+    assert refused.value.code == "bad_position"
+
+
+@st.composite
+def almost_positions(draw):
+    text = list(str(draw(positions)))
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(text) - 1))
+        text[at] = draw(st.sampled_from([*"09AFaf-_+ \t\nxg\u0663", "", "00"]) | st.characters())
+    return "".join(text)
+
+
+@given(almost_positions())
+def test_text_is_read_exactly_if_it_has_the_form(text):
+    if FORM.fullmatch(text):
+        read = Position.parse(text)
+        assert type(read) is Position
+        assert str(read) == text
+    else:
+        with pytest.raises(LogError):
+            Position.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "16", "16/", "x/1", "123456789/0"])
