@@ -161,18 +161,20 @@ class RowEncoder:
         """The record of a row of a load."""
         position = load.snapshot_position()
         value = self._value(b"r", b"null", self.image(row), load, position, ())
-        return self.key(row), value, [(POSITION_HEADER, position), self._schema_header]
+        return self.key(row), value, self.headers(position)
 
-    def load_frame(self, load: TransactionFields) -> tuple[bytes, bytes, Headers]:
-        """What all records of a load share, for encoders of many rows at once.
+    def frame(self, op: bytes, txn: TransactionFields) -> tuple[bytes, bytes, bytes]:
+        """What records without an old row share, for encoders of many rows at once.
 
         Returns:
-            What stands before the image in a value, what stands after it, and the headers.
+            What stands before the image in a value, between image and position, and after it.
         """
-        position = load.snapshot_position()
-        value = self._value(b"r", b"null", b"\0", load, position, ())
-        before, after = value.split(b"\0")
-        return before, after, [(POSITION_HEADER, position), self._schema_header]
+        before, between, after = self._value(op, b"null", b"\0", txn, b"\0", ()).split(b"\0")
+        return before, between, after
+
+    def headers(self, position: bytes) -> Headers:
+        """Headers of a record at this position, without those of a key change."""
+        return [(POSITION_HEADER, position), self._schema_header]
 
     def insert(self, new: Row, txn: TransactionFields, ordinal: int) -> OutRecord:
         """The record of an insert, whose row is always whole."""
@@ -200,7 +202,7 @@ class RowEncoder:
             unchanged: Columns that the stream did not carry, filled by a re-read or not.
         """
         position = txn.position(ordinal)
-        headers = [(POSITION_HEADER, position), self._schema_header]
+        headers = self.headers(position)
         key = self.key(new)
         before = self._before(old_kind, old)
         old_key = key if old is None else self.key(old)
@@ -220,7 +222,7 @@ class RowEncoder:
     ) -> list[OutRecord]:
         """The records of a delete: the delete and its tombstone."""
         position = txn.position(ordinal)
-        headers = [(POSITION_HEADER, position), self._schema_header]
+        headers = self.headers(position)
         key = self.key(old)
         value = self._value(b"d", self._before(old_kind, old), b"null", txn, position, ())
         return [(key, value, headers), (key, None, headers)]

@@ -17,7 +17,8 @@ from typing import BinaryIO, Final
 
 import structlog
 
-from cdc.envelope import BadValue, RowEncoder, TransactionFields
+from cdc.batch_encoder import BatchEncoder
+from cdc.envelope import BadValue, Headers, RowEncoder, TransactionFields
 from cdc.errors import CdcError, LogError, ProtocolViolation, SourceRefused
 from cdc.frontier import Ends
 from cdc.load import LoadTask
@@ -25,8 +26,7 @@ from cdc.log.partition import partition_of
 from cdc.log.producer import TransactionalProducer
 from cdc.logging import configure_logging
 from cdc.names import snapshot_transactional_id
-from snapshots.copytext import Fields, parse_block
-from snapshots.encode import BatchEncoder
+from snapshots.copytext import parse_block
 from snapshots.messages import Done, Failed, Message, Ready, WorkerSetup, Written, read_range
 from snapshots.plan import BlockRange
 from snapshots.source import Connection, RangeCopy, check_table, lock_tables, open_snapshot
@@ -88,7 +88,9 @@ class RangeWriter:
     def _copy(self, task: LoadTask, blocks: BlockRange, out: BinaryIO) -> Done:
         schema = task.schema
         columns = len(schema.columns)
-        encoder = BatchEncoder(RowEncoder(schema, self._setup.origin), self._transaction())
+        encoder = RowEncoder(schema, self._setup.origin)
+        batches, load = BatchEncoder(encoder), self._transaction()
+        headers = encoder.headers(load.snapshot_position())
         source = RangeCopy(self._connection, schema, blocks)
         rows, open_rows, open_bytes, opened = 0, 0, 0, 0.0
         ends: Ends = {}
@@ -98,7 +100,8 @@ class RangeWriter:
                 if not open_rows:
                     self._producer.begin()
                     opened = time.monotonic()
-                self._send(task, encoder, batch)
+                keys, values = batches.snapshot_rows(list(zip(*batch, strict=True)), load)
+                self._send(task, keys, values, headers)
                 rows += len(batch)
                 open_rows += len(batch)
                 open_bytes += len(block)
@@ -120,16 +123,14 @@ class RangeWriter:
             self._commit(ends)
         return Done(rows, ends)
 
-    def _send(self, task: LoadTask, encoder: BatchEncoder, batch: list[Fields]) -> None:
-        keys, values = encoder.encode(batch)
-        send, topic, headers = self._producer.send, task.topic, encoder.headers
-        partitions = task.partitions
-        if partitions == 1:
-            for key, value in zip(keys, values, strict=True):
-                send(topic, 0, key, value, headers)
-        else:
-            for key, value in zip(keys, values, strict=True):
-                send(topic, partition_of(key, partitions), key, value, headers)
+    def _send(
+        self, task: LoadTask, keys: list[bytes], values: list[bytes], headers: Headers
+    ) -> None:
+        topic, partitions = task.topic, task.partitions
+        to = [partition_of(key, partitions) for key in keys]
+        if not self._producer.send_all(topic, to, keys, values, [headers] * len(keys)):
+            for partition, key, value in zip(to, keys, values, strict=True):
+                self._producer.send(topic, partition, key, value, headers)
 
     def _commit(self, ends: Ends) -> None:
         for topic, partitions in self._producer.ends().items():

@@ -10,7 +10,7 @@ tests/integration/test_log_producer.py holds it).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,6 +23,7 @@ from cdc.log.producer_client import (
     SLICE_SECONDS,
     Headers,
     Held,
+    OnDelivery,
     ProducerClient,
     boot_time,
     record_size,
@@ -178,6 +179,50 @@ class TransactionalProducer:
         except CLIENT_ERRORS as problem:
             raise self._failed(problem, f"writing to topic {topic}", topic) from None
 
+    def send_all(
+        self,
+        topic: str,
+        partitions: Sequence[int],
+        keys: Sequence[bytes],
+        values: Sequence[bytes],
+        headers: Sequence[Headers],
+    ) -> bool:
+        """Take messages of one topic into the transaction, in their order; the hot path.
+
+        Returns:
+            False, and none was taken, if one of them may be over the limit: ``send`` tells.
+
+        Raises:
+            LogError: As ``send``.
+        """
+        if max(map(len, values), default=0) > self._half_limit:
+            return False
+        self._must_be_open("send_all()")
+        held = self._held
+        newest = {partition: i for i, partition in enumerate(partitions)}
+        before = [(p, held[topic, p]) for p in newest if (topic, p) in held]
+        try:
+            for partition, message in before:
+                self._hand_over(topic, partition, message)
+            produce = self._produce
+            for i, partition in enumerate(partitions):
+                if newest[partition] == i:
+                    held[topic, partition] = (values[i], keys[i], headers[i])
+                    continue
+                try:
+                    produce(topic, values[i], keys[i], partition, headers=headers[i])
+                except BufferError:
+                    self._client.produce_when_room(
+                        topic, partition, (values[i], keys[i], headers[i]), None
+                    )
+            self._unpolled += len(partitions)
+            if self._unpolled >= _SENDS_PER_POLL:
+                self._unpolled = 0
+                self._producer.poll(0)
+        except CLIENT_ERRORS as problem:
+            raise self._failed(problem, f"writing to topic {topic}", topic) from None
+        return True
+
     def ends(self) -> Ends:
         """Send what is held back, wait until all is written, and say where it ends.
 
@@ -191,17 +236,7 @@ class TransactionalProducer:
         self._must_be_open("ends()")
         for (topic, partition), held in self._held.items():
             try:
-                try:
-                    self._produce(
-                        topic,
-                        held[0],
-                        held[1],
-                        partition,
-                        headers=held[2],
-                        on_delivery=self._on_delivery,
-                    )
-                except BufferError:
-                    self._client.produce_when_room(topic, partition, held, self._on_delivery)
+                self._hand_over(topic, partition, held, self._on_delivery)
             except CLIENT_ERRORS as problem:
                 raise self._failed(problem, f"writing to topic {topic}", topic) from None
         sent = list(self._held)
@@ -312,6 +347,16 @@ class TransactionalProducer:
         self.close()
 
     # --- inside ---
+
+    def _hand_over(
+        self, topic: str, partition: int, held: Held, on_delivery: OnDelivery | None = None
+    ) -> None:
+        try:
+            self._produce(
+                topic, held[0], held[1], partition, headers=held[2], on_delivery=on_delivery
+            )
+        except BufferError:
+            self._client.produce_when_room(topic, partition, held, on_delivery)
 
     def _must_be_open(self, call: str) -> None:
         if self._state != _OPEN:

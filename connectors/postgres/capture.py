@@ -231,7 +231,12 @@ class Capture:
             try:
                 tables = routed_tables(control, self._writer.position)
                 self._router = Router(
-                    settings, position.position.epoch, tables, producer.send, side
+                    settings,
+                    position.position.epoch,
+                    tables,
+                    producer.send,
+                    producer.send_all,
+                    side,
                 )
                 self._seen_truncates = 0
                 self._remember_filenodes()

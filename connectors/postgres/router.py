@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from zlib import crc32
 
+from cdc.batch_encoder import BatchEncoder
 from cdc.control import KeyValue, schema_key_value, truncate_key_value
 from cdc.envelope import BadValue, RowEncoder, TransactionFields
 from cdc.errors import LogError, ProtocolViolation, SourceStopped
@@ -20,6 +21,7 @@ from cdc.schema import TableSchema
 from cdc.unsent import UNSENT
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.drift import AddedColumn, SchemaDrift, added_columns, next_schema
+from connectors.postgres.inserts import insert_columns
 from connectors.postgres.lookahead import row_key, upcoming
 from connectors.postgres.messages import Begin, Delete, Insert, Relation, Row, Truncate, Update
 from connectors.postgres.reread import Values, Wanted
@@ -30,10 +32,15 @@ Send = Callable[
     [str, int, bytes, bytes | None, Sequence[tuple[str, bytes]]],
     None,
 ]
+#: ``TransactionalProducer.send_all``.
+SendAll = Callable[
+    [str, Sequence[int], Sequence[bytes], Sequence[bytes], Sequence[Sequence[tuple[str, bytes]]]],
+    bool,
+]
 Change = Insert | Update | Delete
 
-#: A message below this size holds no row that the cache would keep.
-_SMALL_MESSAGE: Final = 1000
+#: A message up to this size holds no row that the cache would keep.
+SMALL_MESSAGE: Final = 1000
 #: Rows that one query re-reads: at first, at most, and bytes that they may hold.
 _AHEAD_FIRST, _AHEAD_ROWS, _AHEAD_BYTES = 8, 500, 8 * 1024 * 1024
 
@@ -82,7 +89,17 @@ class Source(Protocol):
 class _Route:
     """Where changes of one relation go, with everything looked up beforehand."""
 
-    __slots__ = ("changes", "encoder", "insert", "partitions", "schema", "table", "topic", "width")
+    __slots__ = (
+        "batches",
+        "changes",
+        "encoder",
+        "insert",
+        "partitions",
+        "schema",
+        "table",
+        "topic",
+        "width",
+    )
 
     def __init__(self, table: RoutedTable, encoder: RowEncoder) -> None:
         self.table = table.schema.id
@@ -90,6 +107,7 @@ class _Route:
         self.topic = table.topic
         self.partitions = table.partitions
         self.encoder = encoder
+        self.batches = BatchEncoder(encoder)
         self.insert = encoder.insert
         self.width = len(table.schema.columns)
         self.changes = 0
@@ -115,6 +133,7 @@ class Router:
         epoch: Of the source's history.
         tables: The captured tables.
         send: Takes a record into the open Kafka transaction.
+        send_all: Takes records of one topic, or none of them.
         source: Answers questions about columns and rows.
     """
 
@@ -124,6 +143,7 @@ class Router:
         epoch: int,
         tables: Mapping[TableId, RoutedTable],
         send: Send,
+        send_all: SendAll,
         source: Source,
     ) -> None:
         self._settings = settings
@@ -131,6 +151,7 @@ class Router:
         self._tables = dict(tables)
         self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
         self._send = send
+        self._send_all = send_all
         self._source = source
         self._relations: dict[int, Relation] = {}
         # None: a relation that we do not capture.
@@ -235,7 +256,7 @@ class Router:
                 if len(new) != route.width:
                     raise self._width()
                 key, value, headers = route.insert(new, self._fields, ordinal)
-                if size > _SMALL_MESSAGE or self._cached:
+                if size > SMALL_MESSAGE or self._cached:
                     self._cache.put(relid, key, new)
                 self._send(route.topic, crc32(key) % route.partitions, key, value, headers)
                 self.records += 1
@@ -251,6 +272,38 @@ class Router:
                 raise
             raise self._stopped(route.table, error.code, error.message) from None
         route.changes += 1
+
+    def inserts(self, relid: int, run: Sequence[bytes]) -> bool:
+        """Many inserts at once, after ``change`` has taken one of their relation.
+
+        Args:
+            relid: Their relation.
+            run: CopyData messages of inserts that follow one another.
+
+        Returns:
+            Whether they were taken; if not, they have to go through ``change``.
+        """
+        route = self._routes[relid]
+        count = len(run)
+        if route is None:
+            self.ordinal += count
+            return True
+        if self._cached:
+            return False
+        columns = insert_columns(run, route.width)
+        if columns is None:
+            return False
+        try:
+            keys, values, headers = route.batches.inserts(columns, self._fields, self.ordinal + 1)
+        except BadValue:
+            return False  # told of by ``change``, with its position
+        partitions = [crc32(key) % route.partitions for key in keys]
+        if not self._send_all(route.topic, partitions, keys, values, headers):
+            return False
+        self.ordinal += count
+        self.records += count
+        route.changes += count
+        return True
 
     def truncate(self, event: Truncate) -> None:
         """Tables were emptied: a control record each, all of one position."""
@@ -293,7 +346,7 @@ class Router:
                 unchanged = tuple(route.schema.column_names[i] for i in missing)
                 row = self._reread(route, row, missing, index)
         records = encoder.update(old_kind, old, row, self._fields, self.ordinal, unchanged)
-        if size > _SMALL_MESSAGE or self._cached or exact is not event.new:
+        if size > SMALL_MESSAGE or self._cached or exact is not event.new:
             # A key change leaves the old key first in the list, the new one last.
             cache.forget(relid, records[0][0])
             cache.put(relid, records[-1][0], exact)

@@ -13,6 +13,7 @@ beyond what this server has reported, whatever it was told to confirm.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdc.errors import ProtocolViolation
@@ -154,6 +155,18 @@ class ReplicationSession:
         raise ProtocolViolation(
             "unknown_message", f"CopyData tag 0x{tag:02x} is not of the replication protocol"
         )
+
+    def receive_inserts(self, run: Sequence[bytes]) -> None:
+        """Take in a run of inserts that somebody else decodes (``inserts.py``).
+
+        Raises:
+            ProtocolViolation: ``unexpected_message`` outside of a transaction.
+        """
+        if self._begin is None:
+            raise ProtocolViolation("unexpected_message", "Insert outside of a transaction")
+        # Those before it lie below; were it not so, less would be reported than is known.
+        start, end = _header(run[-1], 1)
+        self._received = max(self._received, start, end)
 
     def _check(self, message: Message) -> None:
         kind = type(message)

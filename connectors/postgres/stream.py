@@ -16,6 +16,7 @@ from cdc.errors import HistoryGap, LogError, SourceError, SourceStopped
 from cdc.frontier import LastTransaction
 from cdc.position import format_lsn
 from connectors.postgres.client import ReplicationClient
+from connectors.postgres.inserts import end_of_run
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.messages import (
     Begin,
@@ -26,7 +27,7 @@ from connectors.postgres.messages import (
     Truncate,
     Update,
 )
-from connectors.postgres.router import RELOAD_REMEDY, Router
+from connectors.postgres.router import RELOAD_REMEDY, SMALL_MESSAGE, Router
 from connectors.postgres.session import Keepalive, ReplicationSession
 from connectors.postgres.stopping import StoppedAt, StopRequest
 
@@ -207,7 +208,10 @@ class Stream:
         receive, router = self._session.receive, self._router
         change = router.change
         router.take(batch)
-        for index, data in enumerate(batch):
+        index, count = 0, len(batch)
+        one_by_one = 0  # until there
+        while index < count:
+            data = batch[index]
             event = receive(data)
             kind = type(event)
             if kind is Insert or kind is Update or kind is Delete:
@@ -218,6 +222,12 @@ class Stream:
                         raise self._stopped(stopped) from None
                     if router.records >= self._check_at:
                         self._check_limits()
+                    if kind is Insert and index >= one_by_one:
+                        end = end_of_run(batch, index, SMALL_MESSAGE)
+                        if self._take_run(batch[index + 1 : end], event.relid):  # type: ignore[union-attr]
+                            index = end
+                            continue
+                        one_by_one = end
             elif isinstance(event, Keepalive):
                 self._keepalive(event)
             elif isinstance(event, Begin):
@@ -234,6 +244,16 @@ class Stream:
                         router.truncate(event)
                     except SourceStopped as stopped:
                         raise self._stopped(stopped) from None
+            index += 1
+
+    def _take_run(self, run: list[bytes], relid: int) -> bool:
+        """Take inserts that follow one of their relation, unless they are better taken singly."""
+        if not run or not self._router.inserts(relid, run):
+            return False
+        self._session.receive_inserts(run)
+        if self._router.records >= self._check_at:
+            self._check_limits()
+        return True
 
     def _begin(self, begin: Begin) -> None:
         if self._stop_before is not None and begin.final_lsn >= self._stop_before:

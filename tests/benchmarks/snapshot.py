@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import psycopg
 
+from cdc.batch_encoder import BatchEncoder
 from cdc.envelope import RowEncoder, TransactionFields
 from cdc.log.admin import LogAdmin
 from snapshots.copytext import parse_block
-from snapshots.encode import BatchEncoder
 from snapshots.load import run_exported_load
 from snapshots.plan import BlockRange
 from snapshots.source import RangeCopy
@@ -45,10 +45,11 @@ def raw(session, schema):
 
 def encode(session, schema, origin):
     load = TransactionFields(1, 1, None, 1, 1, snapshot=True)
-    encoder = BatchEncoder(RowEncoder(schema, origin), load)
+    encoder = BatchEncoder(RowEncoder(schema, origin))
     rows = 0
     for block in RangeCopy(session, schema, BlockRange(0, 0, None)).blocks():
-        _, values = encoder.encode(parse_block(block, len(schema.columns)))
+        batch = parse_block(block, len(schema.columns))
+        _, values = encoder.snapshot_rows(list(zip(*batch, strict=True)), load)
         rows += len(values)
     return rows
 

@@ -2,6 +2,7 @@
 
 import psycopg
 
+from cdc.batch_encoder import BatchEncoder
 from cdc.codecs import CODECS
 from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.names import TableId
@@ -11,7 +12,6 @@ from connectors.postgres.catalog import read_tables
 from connectors.postgres.messages import Insert
 from connectors.postgres.pgoutput import decode
 from snapshots.copytext import parse_block
-from snapshots.encode import BatchEncoder
 from snapshots.plan import BlockRange
 from snapshots.source import RangeCopy
 from tests.support.export import EPOCH, exported
@@ -58,7 +58,7 @@ def test_snapshot_and_stream_write_equal_bytes(database):
         copy = RangeCopy(session, schema, BlockRange(0, 0, None))
         batch = parse_block(b"".join(copy.blocks()), len(schema.columns))
         assert copy.rows == len(batch) == 7
-        keys, values = BatchEncoder(encoder, load).encode(batch)
+        keys, values = BatchEncoder(encoder).snapshot_rows(list(zip(*batch, strict=True)), load)
     with psycopg.connect(**database, options=OPTIONS, client_encoding="UTF8") as session:
         messages = session.execute(
             "select data from pg_logical_slot_get_binary_changes('equal', null, null,"

@@ -72,15 +72,24 @@ class Setup:
     def __init__(self, schema=SCHEMA, relation=RELATION, partitions=4):
         self.source = FakeSource()
         self.sent: list[Any] = []
+        self.refuse_all = False
         self.router = Router(
             SETTINGS,
             0,
             {schema.id: RoutedTable(schema, "t", partitions)},
             lambda *record: self.sent.append(record),
+            self.send_all,
             self.source,
         )
         self.router.relation(relation)
         self.begin(1000)
+
+    def send_all(self, topic, partitions, keys, values, headers):
+        if self.refuse_all:
+            return False
+        for record in zip(partitions, keys, values, headers, strict=True):
+            self.sent.append((topic, *record))
+        return True
 
     def begin(self, lsn, xid=7):
         self.router.begin(Begin(lsn, 1_000_000, xid))

@@ -9,6 +9,7 @@ from cdc import codecs
 from cdc.errors import HistoryGap, LogError, SourceStopped
 from cdc.frontier import FrontierRecord, LastTransaction
 from cdc.position import frontier
+from connectors.postgres import inserts
 from connectors.postgres import stream as stream_module
 from connectors.postgres.log_writer import LogPosition, LogWriter
 from connectors.postgres.messages import Begin, Commit, Insert, Relation, RelationColumn, Truncate
@@ -37,6 +38,7 @@ class FakeProducer:
         self.committed: list[list[Any]] = []
         self.open: Any = None
         self.aborts = 0
+        self.runs: list[int] = []
         self._next: dict[str, int] = {}
         self._journal = journal
 
@@ -49,6 +51,12 @@ class FakeProducer:
         self.open.append((topic, key, value))
         self._next[topic] = self._next.get(topic, 0) + 1
         self._ends[topic] = {partition: self._next[topic]}
+
+    def send_all(self, topic, partitions, keys, values, headers):
+        self.runs.append(len(keys))
+        for record in zip(partitions, keys, values, headers, strict=True):
+            self.send(topic, *record)
+        return True
 
     def ends(self):
         return {topic: dict(parts) for topic, parts in self._ends.items()}
@@ -135,6 +143,7 @@ class Run:
             0,
             {SCHEMA.id: RoutedTable(SCHEMA, "t", 1)},
             lambda *record: self.producer.send(*record),
+            lambda *records: self.producer.send_all(*records),
             FakeSource(),
         )
         self.stream = Stream(
@@ -361,10 +370,11 @@ def test_a_keepalive_inside_a_transaction_moves_nothing(monkeypatch):
 
 
 def test_a_large_transaction_is_committed_in_parts_with_one_frontier_at_its_end(monkeypatch):
+    monkeypatch.setattr(inserts, "LONGEST", 20)
     monkeypatch.setattr(stream_module, "_PART_RECORDS", 10)
     monkeypatch.setattr(stream_module, "_CHECK_EVERY_RECORDS", 5)
     done = run(transaction(1000, 9000, *range(100)))
-    assert len(done.producer.committed) > 5
+    assert len(done.producer.committed) > 4
     assert done.producer.rows() == list(range(100))
     (record,) = done.producer.frontiers()
     assert record.end_lsn == 9000
@@ -380,6 +390,28 @@ def test_a_stop_inside_a_transaction_leaves_nothing_of_it_below_a_frontier(monke
     assert done.producer.aborts == 1
     assert done.producer.frontier_lsn() == 1040
     assert done.journal[-1] == ("flushed", 1040)
+
+
+# --- runs of inserts ---
+
+
+def test_inserts_that_follow_one_another_are_taken_at_once():
+    done = run(transaction(1000, 1040, *range(40)) + transaction(1040, 1080, *range(40, 45)))
+    assert done.producer.runs == [39]
+    assert done.producer.rows() == list(range(45))
+
+
+def test_a_run_that_ends_with_the_batch_goes_on_in_the_next():
+    messages = transaction(1000, 1040, *range(100))
+    done = run(messages[:32], messages[32:])
+    assert done.producer.runs == [29, 69]
+    assert done.producer.rows() == list(range(100))
+
+
+def test_what_a_run_reports_is_received():
+    this = Run(transaction(1000, 1040, *range(40)))
+    this()
+    assert this.journal[-1] == ("flushed", 1040)
 
 
 # --- a change that cannot be captured ---

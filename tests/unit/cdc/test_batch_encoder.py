@@ -5,14 +5,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdc import codecs
+from cdc.batch_encoder import BatchEncoder
 from cdc.envelope import BadValue, Origin, RowEncoder, TransactionFields
-from snapshots.encode import BatchEncoder
 from tests.support.schemas import ALL_TYPES, all_types_row, all_types_schema, table_schema
 
 ORIGIN = Origin("1.0%b", "shop", "sh%op\\\"'")
 LOAD = TransactionFields(
     3, 0x16B3750, None, 1_700_000_000_000_001, 1_700_000_000_002, snapshot=True
 )
+
+TRANSACTION = TransactionFields(3, 0x16B3750, 745, 17_000_001, 17_001, snapshot=False)
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 VALUES = {
@@ -43,13 +45,20 @@ def test_every_supported_type_is_tried():
 
 
 def one_by_one(encoder, rows):
-    return [encoder.snapshot_row(row, LOAD) for row in rows]
+    """Records of a load and of inserts, from the encoder of single rows."""
+    return [encoder.snapshot_row(row, LOAD) for row in rows] + [
+        encoder.insert(row, TRANSACTION, ordinal) for ordinal, row in enumerate(rows, 250)
+    ]
 
 
-def in_a_batch(encoder, rows):
-    batch = BatchEncoder(encoder, LOAD)
-    keys, values = batch.encode(rows)
-    return [(key, value, batch.headers) for key, value in zip(keys, values, strict=True)]
+def in_a_batch(encoder, rows, batch=None):
+    """The same from the batch encoder."""
+    batch = batch or BatchEncoder(encoder)
+    columns = list(zip(*rows, strict=True))
+    keys, values = batch.snapshot_rows(columns, LOAD)
+    headers = encoder.headers(LOAD.snapshot_position())
+    loaded = [(key, value, headers) for key, value in zip(keys, values, strict=True)]
+    return loaded + list(zip(*batch.inserts(columns, TRANSACTION, 250), strict=True))
 
 
 SCHEMA = table_schema(
@@ -63,6 +72,7 @@ rows = st.lists(
             for oid, values in VALUES.items()
         )
     ),
+    min_size=1,
     max_size=4,
 )
 
@@ -81,12 +91,40 @@ def test_one_row_of_all_types():
 
 def test_batches_of_one_encoder_do_not_disturb_each_other():
     encoder = RowEncoder(table_schema(("id", codecs.INT4), ("t", codecs.TEXT)), ORIGIN)
-    batch = BatchEncoder(encoder, LOAD)
+    batch = BatchEncoder(encoder)
     batches = ([(b"1", b"a")], [(b"2", None)], [(b"3", b'"')], [(b"4", b"a"), (b"5", b"b")])
     for rows in batches:
-        expected = one_by_one(encoder, rows)
-        keys, values = batch.encode(rows)
-        assert [(k, v) for k, v, _ in expected] == list(zip(keys, values, strict=True))
+        assert in_a_batch(encoder, rows, batch) == one_by_one(encoder, rows)
+
+
+_MOMENTS = [
+    "2024-01-01 00:00:00.123456",
+    "2024-01-01 00:00:00",
+    "2024-12-31 23:59:59.5",
+    "10000-01-01 00:00:00.12345",
+    "99999-01-01 00:00:00",
+    "0044-03-15 00:00:00.123 BC",
+    "0044-03-15 00:00:00 BC",
+    "0044-03-15 00:00:00.123456 BC",
+    "infinity",
+    "-infinity",
+]
+
+
+def _in_utc(moment):
+    if "infinity" in moment:
+        return moment
+    return moment.replace(" BC", "+00 BC") if "BC" in moment else moment + "+00"
+
+
+@given(st.lists(st.sampled_from(_MOMENTS), min_size=1, max_size=4))
+@example(["0044-03-15 00:00:00.123 BC"])
+@example(["10000-01-01 00:00:00.12345"])
+def test_timestamps_of_whatever_form(moments):
+    schema = table_schema(("id", codecs.INT4), ("a", codecs.TIMESTAMP), ("b", codecs.TIMESTAMPTZ))
+    encoder = RowEncoder(schema, ORIGIN)
+    rows = [(b"%d" % i, m.encode(), _in_utc(m).encode()) for i, m in enumerate(moments)]
+    assert in_a_batch(encoder, rows) == one_by_one(encoder, rows)
 
 
 @given(st.lists(st.binary(max_size=3), min_size=1, max_size=4))
@@ -110,10 +148,5 @@ def test_text_that_is_not_utf8_is_refused_in_either_way(values):
 def test_a_key_without_a_value_is_refused(type_oid):
     encoder = RowEncoder(table_schema(("id", type_oid), ("t", codecs.TEXT)), ORIGIN)
     with pytest.raises(BadValue) as refused:
-        BatchEncoder(encoder, LOAD).encode([(b"\\x00", b"a"), (None, b"b")])
+        in_a_batch(encoder, [(b"\\x00", b"a"), (None, b"b")])
     assert refused.value.column == "id"
-
-
-def test_no_rows():
-    encoder = RowEncoder(table_schema(("id", codecs.INT4)), ORIGIN)
-    assert BatchEncoder(encoder, LOAD).encode([]) == ([], [])
