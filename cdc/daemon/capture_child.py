@@ -17,7 +17,7 @@ import structlog
 
 from cdc.config import Config, load_config
 from cdc.daemon.channel import ChildChannel
-from cdc.errors import CdcError, ConfigError, HistoryGap, SourceStopped
+from cdc.errors import CdcError, ConfigError, HistoryGap, ProtocolViolation, SourceStopped
 from cdc.logging import configure_logging
 from cdc.runtime import resolve_log, source_conninfo
 
@@ -70,8 +70,8 @@ def exit_code(error: CdcError) -> int:
     """What the daemon is told by the exit code; see the head of this file."""
     if isinstance(error, SourceStopped):
         return SOURCE_STOPPED
-    # Trying again mends no gap: an operator has to decide.
-    return REFUSED if isinstance(error, HistoryGap) else error.exit_code
+    # Trying again mends no gap, nor bytes that are not the protocol: an operator has to decide.
+    return REFUSED if isinstance(error, HistoryGap | ProtocolViolation) else error.exit_code
 
 
 def main(argv: list[str] | None = None) -> int:

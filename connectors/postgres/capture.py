@@ -279,8 +279,8 @@ class Capture:
             SourceStopped: Always, unless a stop was asked for meanwhile.
         """
         log.error("the source has to stop", **at.stopped.to_json())
-        while True:
-            self._writer.abort()
+        self._writer.abort()
+        while at.lsn is not None:
             # Schema versions and routes as of the frontier, not as the aborted part left them.
             control = read_control(self._settings)
             try:
@@ -289,6 +289,7 @@ class Capture:
                 break
             except StoppedAt as earlier:
                 at = earlier
+                self._writer.abort()
         stopped = at.stopped
         last_good = self._writer.position
         errored = [

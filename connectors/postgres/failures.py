@@ -11,8 +11,16 @@ from contextlib import contextmanager
 
 import psycopg
 
-from cdc.errors import CdcError, EnvironmentProblem, HistoryGap, SourceError
+from cdc.errors import (
+    CdcError,
+    EnvironmentProblem,
+    HistoryGap,
+    ProtocolViolation,
+    SourceError,
+    SourceStopped,
+)
 from cdc.names import quote_literal
+from cdc.position import format_lsn
 
 #: Codes of errors that can pass by themselves: try again with a growing delay.
 RETRYABLE_CODES = frozenset(
@@ -71,6 +79,26 @@ def slot_active(slot: str, pid: int | None) -> SourceError:
 def connection_lost(why: str) -> SourceError:
     """The connection ended; what was not confirmed comes again on the next one."""
     return SourceError("connection_lost", f"the connection to Postgres was lost: {why}")
+
+
+def undecodable(violation: ProtocolViolation, lsn: int, reload: str) -> SourceStopped:
+    """The server would send the same bytes again, so the source stops.
+
+    A connection that is cut never shows as such bytes: libpq gives whole messages only.
+
+    Args:
+        violation: What was wrong.
+        lsn: The open transaction's commit, or what was received last.
+        reload: How the source is loaded anew.
+    """
+    return SourceStopped(
+        violation.code,
+        f"Postgres sent what is not its replication protocol: {violation.message}",
+        table=violation.table,
+        position=violation.position or format_lsn(lsn),
+        remedy="check that nothing between cdc and Postgres changes the stream, and that the "
+        f"server is of a supported release; then {reload}",
+    )
 
 
 def server_error(sqlstate: str | None, message: str, doing: str, slot: str = "") -> CdcError:

@@ -27,9 +27,15 @@ class StopRequest:
 
 
 class StoppedAt(Exception):
-    """The change at hand cannot be captured: where its transaction's commit record starts."""
+    """What is at hand cannot be captured.
 
-    def __init__(self, lsn: int, stopped: SourceStopped) -> None:
+    Args:
+        lsn: Where the commit record of its transaction starts; None outside of a transaction,
+            when everything before is committed.
+        stopped: Why.
+    """
+
+    def __init__(self, lsn: int | None, stopped: SourceStopped) -> None:
         super().__init__(stopped.message)
         self.lsn = lsn
         self.stopped = stopped

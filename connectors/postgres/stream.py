@@ -12,10 +12,11 @@ from typing import Final
 
 import structlog
 
-from cdc.errors import HistoryGap, LogError, SourceError, SourceStopped
+from cdc.errors import HistoryGap, LogError, ProtocolViolation, SourceError, SourceStopped
 from cdc.frontier import LastTransaction
 from cdc.position import format_lsn
 from connectors.postgres.client import ReplicationClient
+from connectors.postgres.failures import undecodable
 from connectors.postgres.inserts import end_of_run
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.messages import (
@@ -157,6 +158,12 @@ class Stream:
         except _Interrupted:
             self._writer.abort()
             self._outstanding = None
+        except ProtocolViolation as violation:
+            if self._outstanding is not None and not session.in_transaction:
+                self._commit()
+            begin = session.transaction
+            lsn = begin.final_lsn if begin else session.received
+            raise self._stopped(undecodable(violation, lsn, RELOAD_REMEDY)) from None
         self._finish()
 
     def keep_alive(self) -> None:
@@ -322,7 +329,7 @@ class Stream:
 
     def _stopped(self, stopped: SourceStopped) -> StoppedAt:
         begin = self._session.transaction
-        return StoppedAt(begin.final_lsn if begin else self._session.received, stopped)
+        return StoppedAt(begin.final_lsn if begin else None, stopped)
 
     # --- inside: commits ---
 
