@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,24 @@ def test_every_requirement_is_locked_at_a_version_that_it_allows():
             )
             holds = {"==": have == limit, ">=": have >= limit, "<": have < limit}
             assert holds[match[1]], f"{name} {locked[name][0]} {wanted}"
+
+
+def test_nothing_is_locked_that_nothing_requires():
+    locked = _locked("wheels.txt") | _locked("sdists.txt")
+    # What builds the sources, and the wheels' own requirements from there on.
+    needed = {"setuptools", "wheel", *(name for name, _ in _required())}
+    waiting = list(needed)
+    while waiting:
+        try:
+            lines = metadata.requires(waiting.pop()) or []
+        except metadata.PackageNotFoundError:
+            continue  # for another platform, or not installed here
+        for line in lines:
+            name = re.sub(r"[-_.]+", "-", re.match(r"[A-Za-z0-9._-]+", line)[0]).lower()  # type: ignore[index]
+            if name in locked and name not in needed:
+                needed.add(name)
+                waiting.append(name)
+    assert set(locked) <= needed
 
 
 def test_every_locked_package_has_hashes():

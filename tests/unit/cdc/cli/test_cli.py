@@ -166,7 +166,7 @@ def test_help_imports_nothing_heavy():
         "from cdc.cli.main import run\n"
         "assert run(['--help']) == 0\n"
         "heavy = {'pydantic', 'ruamel', 'rich', 'pyspark', 'pyarrow', 'duckdb', 'deltalake',"
-        " 'confluent_kafka', 'psycopg', 'starlette', 'uvicorn', 'structlog', 'sqlglot'}\n"
+        " 'confluent_kafka', 'psycopg', 'starlette', 'uvicorn', 'structlog'}\n"
         "print('heavy:', sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run(
