@@ -7,6 +7,7 @@ Exit codes: 0 ended as asked, 1 retryable, 2 refused (an operator has to act), 3
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 from importlib import metadata
@@ -90,6 +91,8 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.request())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Every batch makes thousands of lists without any cycle among them.
+    gc.set_threshold(100_000)
     try:
         settings = capture_settings(load_config(arguments.config), arguments.source)
         Capture(settings, run_exported_load, channel, stop).run()

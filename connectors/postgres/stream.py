@@ -35,8 +35,8 @@ from connectors.postgres.stopping import StoppedAt, StopRequest
 log = structlog.get_logger(__name__)
 
 #: A group of whole transactions is committed when nothing more is there at once, or at these.
-_GROUP_RECORDS: Final = 20_000
-_GROUP_S: Final = 0.3
+_GROUP_RECORDS: Final = 40_000
+_GROUP_S: Final = 0.5
 #: A large transaction is committed in parts of about this size.
 _PART_RECORDS: Final = 50_000
 _PART_S: Final = 5.0
