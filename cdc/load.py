@@ -1,106 +1,197 @@
-"""What capture and the first load tell each other: connectors and snapshots meet only here.
+"""What capture and the copier tell each other: connectors and snapshots meet only here.
 
-Capture creates the slot and keeps its exported snapshot alive; the loader copies the tables
-into their topics and returns when every record is acknowledged and committed in Kafka.
+Capture decides which tables are loaded, when chunks may be read, and what counts as done; the
+copier reads chunks in worker processes and writes their rows to the load's topic. Why the two
+together converge is in docs/decisions/0003.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from cdc.envelope import Origin
+from cdc.errors import CdcError
 from cdc.frontier import Ends
 from cdc.names import TableId
 from cdc.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTask:
-    """One table to copy.
+class ChunkPlan:
+    """How a table is cut: chunk n is the blocks [n * step, (n + 1) * step).
+
+    Pinned in control when the load begins, so that a chunk means the same after a restart.
 
     Args:
-        schema: Version 1 of the load's schema, read in the exported snapshot; exactly these
-            columns are copied, in this order.
-        filenode: ``pg_relation_filenode`` in the snapshot. A rewrite or a truncate since then
-            hides rows from the snapshot, so the copier locks the table (ACCESS SHARE) and then
-            compares; a difference is SourceError ``table_rewritten``.
-        topic: Empty topic of this load.
+        step: Blocks of a chunk.
+        count: Number of chunks; the last one is open-ended, because the table may grow.
+    """
+
+    step: int
+    count: int
+
+    def blocks(self, chunk: int) -> tuple[int, int | None]:
+        """First block of a chunk, and the block after it (None: to the table's end)."""
+        first = chunk * self.step
+        return first, None if chunk == self.count - 1 else first + self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What the catalog says of a table before it is copied.
+
+    Args:
+        plan: How to cut it.
+        rows: The planner's guess of its rows; None if it has none.
+        total_bytes: Main fork and TOAST.
+    """
+
+    plan: ChunkPlan
+    rows: int | None
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTask:
+    """One table to copy, or what is left of it.
+
+    Args:
+        schema: Version 1 of the load's schema; exactly these columns are copied, in this
+            order. Its load number tells loads of one table apart.
+        filenode: ``pg_relation_filenode`` when the load began. A rewrite moves rows between
+            chunks, so each chunk locks the table (ACCESS SHARE) and then compares; a
+            difference fails the load with SourceError ``table_rewritten``.
+        topic: Of this load.
         partitions: Of the topic.
+        spool_from: S0 of the load, an LSN: rows get the position (epoch, S0 - 1, FFFFFFFF).
+        plan: How the table is cut.
+        left: Chunks that are not yet done, in the order to copy them.
     """
 
     schema: TableSchema
     filenode: int
     topic: str
     partitions: int
+    spool_from: int
+    plan: ChunkPlan
+    left: tuple[int, ...]
+
+    @property
+    def key(self) -> LoadKey:
+        """The table and the number of its load."""
+        return self.schema.id, self.schema.load
+
+
+LoadKey = tuple[TableId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """All tables of a source's first load.
+class CopySettings:
+    """What all loads of a source share.
 
     Args:
         project: For the transactional ids of the workers.
-        source: The source's name.
+        source: For the transactional ids of the workers.
         conninfo: libpq keywords of the source, password included.
-        snapshot: Name of the exported snapshot.
-        consistent_point: The slot's consistent point, as an LSN.
         epoch: Of the source's history.
         origin: What every envelope says of where it comes from.
         bootstrap_servers: Of the log.
         log_options: librdkafka's security options.
-        tasks: The tables.
-        workers: How many copy at once.
+        workers: How many chunks are copied at once: processes and connections.
+        rows_per_second: Of all workers together; None: as fast as they can.
     """
 
     project: str
     source: str
     conninfo: Mapping[str, Any] = field(repr=False)
-    snapshot: str
-    consistent_point: int
     epoch: int
     origin: Origin
     bootstrap_servers: str
     log_options: Mapping[str, str] = field(repr=False)
-    tasks: tuple[LoadTask, ...]
     workers: int
+    rows_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """Rows of a table that are in the log so far.
+class Written:
+    """Progress of a chunk: so many of its rows are committed in Kafka, the chunk is not done."""
 
-    Args:
-        table: The table.
-        rows: Copied so far.
-        estimate: The planner's guess of all its rows; None if it has none.
-        done: Whether this was the last of it.
-    """
-
-    table: TableId
+    load: LoadKey
+    chunk: int
     rows: int
-    estimate: int | None
-    done: bool
 
 
 @dataclass(frozen=True, slots=True)
-class LoadResult:
-    """What is in the log now.
+class ChunkDone:
+    """All rows of a chunk are committed in Kafka, and its transaction at the source has ended.
 
     Args:
-        rows: By table, 0 included.
-        ends: Next offset of every partition that was written to.
+        load: Of the chunk.
+        chunk: Its number.
+        rows: That it held.
+        ends: Next offset of every partition that it was written to.
     """
 
-    rows: Mapping[TableId, int]
+    load: LoadKey
+    chunk: int
+    rows: int
     ends: Ends
 
 
-#: Told about every second, also when nothing moved; may raise, which ends the load: the
-#: loader then ends its workers and lets the exception pass.
-OnProgress = Callable[[LoadProgress], None]
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """A load cannot go on; its other chunks are no longer copied, nothing of it runs any more.
 
-#: Copies all tasks and returns when all is committed in Kafka; on any failure it ends its
-#: workers and raises a CdcError, and the load counts as unfinished.
-Loader = Callable[[LoadRequest, OnProgress], LoadResult]
+    Args:
+        load: That failed.
+        error: Why; SourceError ``table_rewritten`` and ``table_changed`` mean that a new load
+            has to begin.
+    """
+
+    load: LoadKey
+    error: CdcError
+
+
+CopierEvent = Written | ChunkDone | LoadFailed
+
+
+class Copier(Protocol):
+    """Copies chunks in worker processes; never blocks for long.
+
+    A worker that dies or loses a connection is replaced and its chunk is copied again, after
+    its transactional id was fenced; the workers die with this process.
+    """
+
+    def measure(self, schemas: Sequence[TableSchema]) -> list[Measure]:
+        """Size up tables from the catalog alone, in one query.
+
+        Raises:
+            CdcError: No connection; SourceRefused ``table_missing``.
+        """
+
+    def begin(self, task: LoadTask) -> None:
+        """Copy what is left of a load, after the loads that were begun before."""
+
+    def cancel(self, load: LoadKey) -> None:
+        """Stop copying a load; returns when nothing writes to its topic any more."""
+
+    def poll(self, seconds: float = 0.0) -> list[CopierEvent]:
+        """What has happened since the last call; waits up to ``seconds`` for the first event.
+
+        Raises:
+            CdcError: Nothing can be copied at all, such as a fenced producer (another capture
+                of this source runs).
+        """
+
+    @property
+    def busy(self) -> bool:
+        """Whether any chunk is being copied or waits for it."""
+
+    def close(self) -> None:
+        """End all workers."""
+
+
+#: Makes the copier of a source; its workers start with the first chunk.
+MakeCopier = Callable[[CopySettings], Copier]
