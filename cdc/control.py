@@ -12,17 +12,10 @@ from cdc.errors import LogError
 from cdc.names import TableId
 from cdc.position import Position, format_lsn, parse_lsn
 from cdc.schema import TableSchema
+from cdc.states import COPYING, INTENDED, REPLAYING
 
 #: Key (JSON array) and value of a control record.
 KeyValue = tuple[bytes, bytes]
-
-# Table states. Snapshotting: a load is under way. Ready: the log is complete from ready_from
-# on. Errored: it stands at last_good, with reason and remedy.
-SNAPSHOTTING, READY, ERRORED = "Snapshotting", "Ready", "Errored"
-
-# Load states. intended: written before slot and topics exist, so that a start which finds
-# it knows what to clean up. copying: the slot exists. done: its rows are in the log.
-INTENDED, COPYING, DONE, ABANDONED = "intended", "copying", "done", "abandoned"
 
 
 class _Record:
@@ -47,10 +40,11 @@ class _Record:
     def from_value(cls, raw: dict[str, Any]) -> Self:
         fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
         known = {name: value for name, value in raw.items() if name in fields}
+        # A field that was added later is absent from older records.
         for name in cls._positions:
-            known[name] = None if known[name] is None else Position.parse(known[name])
+            known[name] = Position.parse(known[name]) if known.get(name) is not None else None
         for name in cls._lsns:
-            known[name] = None if known[name] is None else parse_lsn(known[name])
+            known[name] = parse_lsn(known[name]) if known.get(name) is not None else None
         return cls(**known)
 
 
@@ -96,7 +90,7 @@ class TableRecord(_Record):
 
     Args:
         id: The table.
-        state: SNAPSHOTTING, READY or ERRORED.
+        state: See ``cdc.states``.
         load: The load that readers use.
         topic: Of that load.
         topic_id: Kafka's id of the topic (None until it exists).
@@ -134,7 +128,29 @@ class TableRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class LoadRecord(_Record):
-    """One snapshot of a table into a topic of its own."""
+    """One snapshot of a table into a topic of its own.
+
+    Args:
+        id: The table.
+        load: Its number, from 1.
+        topic: That it goes to.
+        topic_id: Kafka's id of the topic (None until it exists).
+        kind: ``chunks``.
+        consistent_point: S0: events with a commit record at or above it were spooled; rows of
+            the load have the position just below it. None before.
+        state: See ``cdc.states``.
+        rows: Of the chunks that are done.
+        chunks: Number of chunks; 0 until they are planned.
+        slot: The replication slot, at the source's first start.
+        spool: Topic of the events that wait.
+        step: Blocks of a chunk.
+        done: Chunks that are done: pairs of first and last number.
+        estimate: The planner's guess of all rows; None if it has none.
+        ready_after: H: the frontier from which on the topic is the table's state at one moment.
+        replayed: Position of the newest spooled event in the topic; None: of none.
+        spool_offset: Of the next record of the spool to replay.
+        attempt: How many loads of this table began before and did not end, in a row.
+    """
 
     id: TableId
     load: int
@@ -146,13 +162,27 @@ class LoadRecord(_Record):
     rows: int = 0
     chunks: int = 0
     slot: str | None = None
+    spool: str | None = None
+    step: int = 0
+    done: tuple[tuple[int, int], ...] = ()
+    estimate: int | None = None
+    ready_after: int | None = None
+    replayed: Position | None = None
+    spool_offset: int = 0
+    attempt: int = 0
 
-    _lsns: ClassVar[tuple[str, ...]] = ("consistent_point",)
+    _positions: ClassVar[tuple[str, ...]] = ("replayed",)
+    _lsns: ClassVar[tuple[str, ...]] = ("consistent_point", "ready_after")
     _in_key: ClassVar[tuple[str, ...]] = ("id", "load")
 
     def to_key_value(self) -> KeyValue:
         """Key and value to produce."""
         return control_key("load", *self.id, self.load), self.value()
+
+    @property
+    def unfinished(self) -> bool:
+        """Begun, and neither done nor abandoned."""
+        return self.state in (INTENDED, COPYING, REPLAYING)
 
 
 def schema_key_value(schema: TableSchema) -> KeyValue:
@@ -213,7 +243,8 @@ class ControlState:
             self.tables[table] = TableRecord.from_value({**raw, "id": table})
         elif kind == "load":
             table = TableId(rest[0], rest[1])
-            load = LoadRecord.from_value({**raw, "id": table, "load": rest[2]})
+            done = tuple((first, last) for first, last in raw.get("done", ()))
+            load = LoadRecord.from_value({**raw, "id": table, "load": rest[2], "done": done})
             self.loads[table, rest[2]] = load
         elif kind == "schema":
             schema = TableSchema.from_record(rest[2], rest[3], raw)
@@ -259,4 +290,4 @@ class ControlState:
 
     def unfinished_loads(self) -> list[LoadRecord]:
         """Loads that were begun and neither done nor abandoned."""
-        return [r for r in self.loads.values() if r.state in (INTENDED, COPYING)]
+        return [r for r in self.loads.values() if r.unfinished]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cdc.control import ERRORED, READY, ControlState, TableRecord
+from cdc.control import ControlState, TableRecord
 from cdc.errors import LakeError, LogError
 from cdc.frontier import FrontierRecord, FrontierView
 from cdc.lake import Replica
@@ -16,6 +16,7 @@ from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.position import Position
 from cdc.schema import TableSchema
+from cdc.states import ERRORED, READY
 from spark_jobs.layout import Layout
 from spark_jobs.records import Bounds
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cdc.control import ERRORED, READY, ControlState, TableRecord
+from cdc.control import ControlState, TableRecord
 from cdc.envelope import LogRecord, parse_record
 from cdc.errors import LakeError, LogError, QueryError
 from cdc.frontier import Ends, FrontierView
@@ -23,6 +23,7 @@ from cdc.query.replica_reader import OpenReplica
 from cdc.query.statement import TableName
 from cdc.query.tail import Tail, fold_tail
 from cdc.schema import TableSchema
+from cdc.states import ERRORED, READY
 
 if TYPE_CHECKING:
     from cdc.log.admin import LogAdmin

@@ -127,7 +127,7 @@ def _frontier(admin: LogAdmin, topic: str, view: FrontierView | None) -> dict[st
 
 def _state(control: ControlState) -> str:
     """The source's: the worst of its tables'."""
-    from cdc.control import ERRORED, READY, SNAPSHOTTING
+    from cdc.states import ERRORED, READY, SNAPSHOTTING
 
     states = {record.state for record in control.tables.values()}
     for state in (ERRORED, SNAPSHOTTING):

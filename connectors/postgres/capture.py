@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from cdc.control import ERRORED, ControlState, TableRecord
+from cdc.control import ControlState, TableRecord
 from cdc.daemon.channel import ChildChannel
 from cdc.errors import ConfigError, SourceError
 from cdc.load import Loader, LoadProgress
@@ -21,6 +21,7 @@ from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import TableId
+from cdc.states import ERRORED
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import ReplicationClient, connect_sql
 from connectors.postgres.firstload import FirstLoad, LoadHooks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from cdc.control import READY, ControlState, OffsetRecord
+from cdc.control import ControlState, OffsetRecord
 from cdc.errors import LogError
 from cdc.frontier import FrontierView
 from cdc.log.admin import LogAdmin
@@ -13,6 +13,7 @@ from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import MAX_SNAPSHOT_WORKERS, TableId, snapshot_transactional_id
 from cdc.position import Position
+from cdc.states import READY
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.router import RoutedTable

@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from cdc.control import ERRORED, ControlState, TableRecord
+from cdc.control import ControlState, TableRecord
 from cdc.errors import CdcError, ConfigError, HistoryGap, LogError, SourceRefused, SourceStopped
 from cdc.log.admin import PartitionOffsets
 from cdc.names import TableId, quote_literal
 from cdc.position import format_lsn
+from cdc.states import ERRORED
 from connectors.postgres import failures
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import SystemIdentity

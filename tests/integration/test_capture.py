@@ -13,11 +13,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cdc.control import ERRORED, READY
 from cdc.errors import ConfigError, HistoryGap, SourceError, SourceRefused, SourceStopped
 from cdc.log.admin import LogAdmin
 from cdc.log.topics import table_topic
 from cdc.names import TableId
+from cdc.states import ERRORED, READY
 from connectors.postgres import stream as stream_module
 from connectors.postgres.client import ReplicationClient
 from tests.support.capturing import Capturing

@@ -5,13 +5,13 @@ import signal
 import psycopg
 import pytest
 
-from cdc.control import ABANDONED, DONE
 from cdc.failpoints import VARIABLE
 from cdc.frontier import FrontierRecord
 from cdc.log.admin import LogAdmin
 from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.position import parse_lsn
+from cdc.states import ABANDONED, DONE
 from tests.support.compare import assert_log_is_source
 from tests.support.pipeline import SOURCE, Pipeline
 

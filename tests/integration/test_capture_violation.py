@@ -2,9 +2,9 @@
 
 import pytest
 
-from cdc.control import ERRORED
 from cdc.errors import SourceStopped
 from cdc.position import parse_lsn
+from cdc.states import ERRORED
 from connectors.postgres.client import ReplicationClient
 from tests.integration.test_capture import ORDERS, TABLE, in_log
 from tests.support.capturing import Capturing

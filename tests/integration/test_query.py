@@ -15,12 +15,12 @@ import pytest
 
 from cdc import codecs
 from cdc.config import load_config
-from cdc.control import ERRORED, READY
 from cdc.errors import CdcError
 from cdc.names import TableId
 from cdc.position import frontier
 from cdc.query.output import json_value
 from cdc.query.run import run_query
+from cdc.states import ERRORED, READY
 from cdc.unsent import UNSENT
 from tests.support.loggen import Delete, Insert, LogGen, Truncate, Update
 from tests.support.replicas import write_replica

@@ -9,8 +9,8 @@ import pytest
 
 from cdc import codecs
 from cdc.config import load_config
-from cdc.control import ERRORED
 from cdc.position import format_lsn
+from cdc.states import ERRORED
 from cdc.status import collect_status, render_status
 from tests.support.loggen import Insert, LogGen
 from tests.support.replicas import write_replica

@@ -8,12 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from cdc.control import (
-    COPYING,
-    DONE,
-    ERRORED,
-    INTENDED,
-    READY,
-    SNAPSHOTTING,
     LoadRecord,
     OffsetRecord,
     SourceRecord,
@@ -25,6 +19,7 @@ from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.frontier import FrontierRecord, LastTransaction
 from cdc.names import TableId
 from cdc.position import Position, frontier
+from cdc.states import COPYING, DONE, ERRORED, INTENDED, READY, SNAPSHOTTING
 from cdc.unsent import UNSENT
 from tests.support.schemas import ALL_TYPES, all_types_row, all_types_schema, column, table_schema
 

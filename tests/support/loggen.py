@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from cdc import control
+from cdc import control, states
 from cdc.control import LoadRecord, SourceRecord, TableRecord, schema_key_value, truncate_key_value
 from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.frontier import FrontierRecord, LastTransaction, merge_ends
@@ -136,7 +136,7 @@ class LogGen:
             table = self.tables[schema.id]
             table.topic_id = infos[table.topic].topic_id
             records.append(schema_key_value(schema))
-            records.append(self._table_record(schema.id, control.SNAPSHOTTING).to_key_value())
+            records.append(self._table_record(schema.id, states.SNAPSHOTTING).to_key_value())
         self.producer.begin()
         self._control(records)
         self.producer.commit()
@@ -163,7 +163,7 @@ class LogGen:
                     id, 1, table.topic, table.topic_id, "exported", consistent_point, control.DONE
                 ).to_key_value()
             )
-            records.append(self._table_record(id, control.READY).to_key_value())
+            records.append(self._table_record(id, states.READY).to_key_value())
         self._take_ends()
         self._control(records)
         self._frontier(None, full=True)
@@ -270,7 +270,7 @@ class LogGen:
             table.topic,
             table.topic_id,
             table.partitions,
-            ready_from=self.position if state != control.SNAPSHOTTING else None,
+            ready_from=self.position if state != states.SNAPSHOTTING else None,
         )
 
     def _send(self, table, key, value, headers):

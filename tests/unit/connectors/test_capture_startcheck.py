@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from cdc.control import ERRORED, READY, ControlState, SourceRecord, TableRecord
+from cdc.control import ControlState, SourceRecord, TableRecord
 from cdc.errors import CdcError, ConfigError, HistoryGap, SourceError, SourceRefused, SourceStopped
 from cdc.log.admin import PartitionOffsets
 from cdc.names import TableId
 from cdc.position import frontier
+from cdc.states import ERRORED, READY
 from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.publication import OPERATIONS, PublicationInfo

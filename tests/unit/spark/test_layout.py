@@ -6,10 +6,11 @@ import json
 import pytest
 
 from cdc import codecs
-from cdc.control import READY, TableRecord
+from cdc.control import TableRecord
 from cdc.errors import LakeError
 from cdc.names import TableId
 from cdc.position import frontier
+from cdc.states import READY
 from spark_jobs.kafka_options import java_security, range_options
 from spark_jobs.layout import Layout, quote
 from spark_jobs.log_state import TablePlan
