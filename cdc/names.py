@@ -51,6 +51,16 @@ def topic_name(
     return name
 
 
+def spool_topic(
+    prefix: str, source: str, schema: str, table: str, load: int, *, hashed: bool = False
+) -> str:
+    """The topic where the events of a table wait while it is loaded; arguments as above.
+
+    It has four parts, so no table's topic, which has three, is ever called so.
+    """
+    return topic_name(prefix, f"{source}.__spool", schema, table, load, hashed=hashed)
+
+
 def control_topic(prefix: str, source: str) -> str:
     """The compacted topic of a source's control records."""
     return f"{prefix}{source}.__cdc"

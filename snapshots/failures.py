@@ -1,4 +1,4 @@
-"""Errors of the source while it is being copied, told in our words.
+"""Errors of the source while it is being copied, told in our words, and what follows from them.
 
 Only the server's primary message is passed on, and not where it can hold a part of a value.
 """
@@ -7,27 +7,63 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
+from typing import Final
 
 import psycopg
 
-from cdc.errors import CdcError, EnvironmentProblem, SourceError, SourceRefused
+from cdc.errors import (
+    CdcError,
+    EnvironmentProblem,
+    ProtocolViolation,
+    SourceError,
+    SourceRefused,
+)
+from cdc.log.kafka_errors import is_retryable
 from cdc.schema import TableSchema
+
+CONNECTING: Final = "connect"
 
 _CONNECTION_CODES = {
     "57P01": ("server_stopping", "Postgres is stopping"),
     "57P02": ("server_stopping", "Postgres is stopping"),
     "57P03": ("server_starting", "Postgres is not ready"),
 }
-_SNAPSHOT_GONE = ("22023", "42704", "55000")
+_LOAD_IS_OVER: Final = frozenset(
+    {"table_rewritten", "table_changed", "topic_missing", "topic_differs"}
+)
+_PASSES: Final = frozenset(
+    {"connection_lost", "server_stopping", "server_starting", "lock_not_granted"}
+)
+
+
+class Verdict(Enum):
+    """What a worker's error means for the load that it was busy with."""
+
+    RETRY = "the same chunk may be tried again for as long as it takes"
+    COUNT = "it may be the chunk's fault: try again, some times"
+    FAIL = "no retry mends it: the load is over"
+    STOP = "nothing can be copied any more"
+
+
+def verdict(error: CdcError) -> Verdict:
+    """Judge the error of a worker."""
+    if error.code == "producer_fenced":
+        return Verdict.STOP
+    if error.code in _LOAD_IS_OVER or isinstance(error, SourceRefused | ProtocolViolation):
+        return Verdict.FAIL
+    if error.code in _PASSES or is_retryable(error) or isinstance(error, EnvironmentProblem):
+        return Verdict.RETRY
+    return Verdict.COUNT
 
 
 def table_changed(code: str, schema: TableSchema, what: str) -> SourceError:
-    """A table is not any more what the snapshot's rows need; the load has to begin anew."""
+    """A table is not any more what its load began with; the load has to begin anew."""
     return SourceError(
         code,
-        f"the table cannot be read as of the snapshot: {what} after the snapshot was taken",
+        f"the load of the table cannot go on: {what} since it began",
         table=str(schema.id),
-        remedy="start again: the load begins anew",
+        remedy="load the table again",
     )
 
 
@@ -52,12 +88,6 @@ def mapped_errors(doing: str, schema: TableSchema | None = None) -> Iterator[Non
 
 def _server_error(state: str, text: str, doing: str, schema: TableSchema | None) -> CdcError:
     table = str(schema.id) if schema is not None else None
-    if doing == "open the snapshot" and state in _SNAPSHOT_GONE:
-        return SourceError(
-            "snapshot_gone",
-            "the exported snapshot is gone: the connection that holds it has ended",
-            remedy="start again: the load begins anew",
-        )
     if state in _CONNECTION_CODES:
         code, what = _CONNECTION_CODES[state]
         return SourceError(code, f"{what}: {text}")
@@ -70,7 +100,7 @@ def _server_error(state: str, text: str, doing: str, schema: TableSchema | None)
             "lock_not_granted",
             f"cannot {doing}: something holds it locked",
             table=table,
-            remedy="see pg_locks for who holds ACCESS EXCLUSIVE, and start again after it",
+            remedy="see pg_locks for who holds ACCESS EXCLUSIVE",
         )
     if state == "42501":
         code = "row_security" if "row-level security" in text else "no_permission"
@@ -93,7 +123,7 @@ def _server_error(state: str, text: str, doing: str, schema: TableSchema | None)
 
 
 def _connection_error(doing: str, text: str) -> CdcError:
-    if doing != "open the snapshot":
+    if doing != CONNECTING:
         return SourceError("connection_lost", f"the connection to Postgres was lost: {text}")
     if "too many" in text or "connection slots" in text:
         return EnvironmentProblem("too_many_connections", text, remedy="raise max_connections")

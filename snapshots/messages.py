@@ -1,7 +1,8 @@
-"""What a load and its workers tell each other: JSON lines over pipes. Pure.
+"""What the copier and its workers tell each other: JSON lines over pipes. Pure.
 
-To a worker: its setup, then a range at a time; the end of the pipe ends it. From a worker:
-``ready``, then for each range any number of ``written`` and one ``done``, or ``failed``.
+To a worker: its setup; then a task, and chunks of it, and so on; in between its share of the
+rows per second. From a worker: ``ready``; then for each chunk any number of ``written`` and one
+``done``, or ``blocked`` (it was not begun), or ``failed`` and the end.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from cdc import errors
 from cdc.envelope import Origin
 from cdc.errors import CdcError
 from cdc.frontier import Ends
-from cdc.load import LoadTask
+from cdc.load import ChunkPlan, LoadTask
 from cdc.schema import TableSchema
-from snapshots.plan import BlockRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +30,22 @@ class WorkerSetup:
         project: For the transactional id.
         source: For the transactional id.
         conninfo: libpq keywords of the source.
-        snapshot: Name of the exported snapshot.
-        consistent_point: Of the snapshot, as an LSN.
         epoch: Of the source's history.
-        taken_us: When the load began, µs since 1970 UTC.
         origin: What every envelope says of where it comes from.
         bootstrap_servers: Of the log.
         log_options: librdkafka's security options.
-        max_message_bytes: The smallest limit of the topics.
-        tasks: The tables; ranges name them by index.
+        topic: The first topic that it will most likely write to, if one is known.
     """
 
     number: int
     project: str
     source: str
     conninfo: Mapping[str, Any] = field(repr=False)
-    snapshot: str
-    consistent_point: int
     epoch: int
-    taken_us: int
     origin: Origin
     bootstrap_servers: str
     log_options: Mapping[str, str] = field(repr=False)
-    max_message_bytes: int
-    tasks: tuple[LoadTask, ...]
+    topic: str | None = None
 
     def to_line(self) -> bytes:
         """One JSON line."""
@@ -62,56 +54,111 @@ class WorkerSetup:
         raw["origin"] = [origin.version, origin.source, origin.database]
         raw["conninfo"] = dict(self.conninfo)
         raw["log_options"] = dict(self.log_options)
-        raw["tasks"] = [
-            [s.load, s.version, s.to_record(), task.filenode, task.topic, task.partitions]
-            for task in self.tasks
-            for s in [task.schema]
-        ]
-        return orjson.dumps(raw) + b"\n"
+        return _line(raw)
 
     @classmethod
     def from_line(cls, line: bytes) -> WorkerSetup:
         """Read the line back."""
         raw = orjson.loads(line)
         raw["origin"] = Origin(*raw["origin"])
-        raw["tasks"] = tuple(
-            LoadTask(TableSchema.from_record(load, version, record), filenode, topic, partitions)
-            for load, version, record, filenode, topic, partitions in raw["tasks"]
-        )
         return cls(**raw)
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """The worker sees the snapshot and holds its locks."""
+class CopyChunk:
+    """Copy this chunk of the newest task."""
 
-    def to_line(self) -> bytes:
-        """One JSON line."""
-        return orjson.dumps({"say": "ready"}) + b"\n"
+    chunk: int
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """Rows of the range at hand that are committed in Kafka so far."""
+class SetRate:
+    """From now on no more rows than this; may come in the middle of a chunk."""
+
+    rows_per_second: float
+
+
+Command = LoadTask | CopyChunk | SetRate
+
+
+def command_line(command: Command) -> bytes:
+    """A command as one JSON line; a task without the list of what is left of it."""
+    match command:
+        case CopyChunk(chunk):
+            return _line({"do": "copy", "chunk": chunk})
+        case SetRate(rows_per_second):
+            return _line({"do": "rate", "rows": rows_per_second})
+        case LoadTask():
+            schema = command.schema
+            return _line(
+                {
+                    "do": "take",
+                    "load": schema.load,
+                    "version": schema.version,
+                    "schema": schema.to_record(),
+                    "filenode": command.filenode,
+                    "topic": command.topic,
+                    "partitions": command.partitions,
+                    "spool_from": command.spool_from,
+                    "plan": [command.plan.step, command.plan.count],
+                }
+            )
+
+
+def read_command(line: bytes) -> Command:
+    """Read a command back."""
+    raw = orjson.loads(line)
+    match raw["do"]:
+        case "copy":
+            return CopyChunk(raw["chunk"])
+        case "rate":
+            return SetRate(raw["rows"])
+        case "take":
+            return LoadTask(
+                TableSchema.from_record(raw["load"], raw["version"], raw["schema"]),
+                raw["filenode"],
+                raw["topic"],
+                raw["partitions"],
+                raw["spool_from"],
+                ChunkPlan(*raw["plan"]),
+                (),
+            )
+    raise ValueError("not a command for a worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker's transactional id is registered: its predecessor is fenced."""
+
+    def to_line(self) -> bytes:
+        """One JSON line."""
+        return _line({"say": "ready"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowsWritten:
+    """Rows of the chunk at hand that are committed in Kafka so far."""
 
     rows: int
 
     def to_line(self) -> bytes:
         """One JSON line."""
-        return orjson.dumps({"say": "written", "rows": self.rows}) + b"\n"
+        return _line({"say": "written", "rows": self.rows})
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All of the range is committed in Kafka.
+    """All of the chunk is committed in Kafka, and its transaction at the source has ended.
 
     Args:
-        rows: Of the range.
+        rows: Of the chunk.
         ends: Next offset of every partition that it was written to.
+        seconds: That it took.
     """
 
     rows: int
     ends: Ends
+    seconds: float
 
     def to_line(self) -> bytes:
         """One JSON line."""
@@ -119,7 +166,22 @@ class Done:
             topic: {str(p): end for p, end in partitions.items()}
             for topic, partitions in self.ends.items()
         }
-        return orjson.dumps({"say": "done", "rows": self.rows, "ends": ends}) + b"\n"
+        return _line({"say": "done", "rows": self.rows, "ends": ends, "seconds": self.seconds})
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The chunk was not begun: its table is locked. The worker goes on with the next one.
+
+    Args:
+        holders: Who locks it, as far as it could be seen.
+    """
+
+    holders: tuple[str, ...]
+
+    def to_line(self) -> bytes:
+        """One JSON line."""
+        return _line({"say": "blocked", "holders": self.holders})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +192,10 @@ class Failed:
 
     def to_line(self) -> bytes:
         """One JSON line."""
-        raw = {"say": "failed", "kind": type(self.error).__name__, **self.error.to_json()}
-        return orjson.dumps(raw) + b"\n"
+        return _line({"say": "failed", "kind": type(self.error).__name__, **self.error.to_json()})
 
 
-Message = Ready | Written | Done | Failed
+Message = Ready | RowsWritten | Done | Blocked | Failed
 
 
 def read_message(line: bytes) -> Message:
@@ -144,10 +205,12 @@ def read_message(line: bytes) -> Message:
         case "ready":
             return Ready()
         case "written":
-            return Written(raw["rows"])
+            return RowsWritten(raw["rows"])
         case "done":
-            ends = raw["ends"].items()
-            return Done(raw["rows"], {t: {int(p): e for p, e in ps.items()} for t, ps in ends})
+            ends = {t: {int(p): e for p, e in ps.items()} for t, ps in raw["ends"].items()}
+            return Done(raw["rows"], ends, raw["seconds"])
+        case "blocked":
+            return Blocked(tuple(raw["holders"]))
         case "failed":
             kind: type[CdcError] = getattr(errors, raw["kind"])
             error = kind(
@@ -161,11 +224,5 @@ def read_message(line: bytes) -> Message:
     raise ValueError("not a message of a worker")
 
 
-def range_line(blocks: BlockRange) -> bytes:
-    """A range as one JSON line."""
-    return orjson.dumps([blocks.table, blocks.first, blocks.end]) + b"\n"
-
-
-def read_range(line: bytes) -> BlockRange:
-    """Read a range back."""
-    return BlockRange(*orjson.loads(line))
+def _line(raw: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(raw) + b"\n"

@@ -1,79 +1,32 @@
-"""Plans a load: tables by size, cut into ranges of blocks that cover each exactly once. Pure.
+"""Cuts a table into chunks of blocks that cover it exactly once. Pure.
 
-A range is read with ``ctid >= '(first,0)' AND ctid < '(end,0)'``, a TID range scan: it reads
-the blocks of the range alone, whatever the size of the table.
+A chunk is read with ``ctid >= '(first,0)' AND ctid < '(end,0)'``, a TID range scan: it reads the
+blocks of the chunk alone, whatever the size of the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from cdc.load import ChunkPlan
 
-#: Bytes of a range, TOAST included.
-RANGE_BYTES = 32 * 1024 * 1024
+#: Bytes of a chunk, TOAST included: some seconds of work, so a chunk's own cost (a transaction
+#: at the source, two round trips to Kafka, a mark in control) does not show.
+CHUNK_BYTES = 64 * 1024 * 1024
 #: Servers before this read ``ctid`` ranges by a scan of the whole table.
 TID_RANGE_VERSION = 140_000
 
 
-@dataclass(frozen=True, slots=True)
-class TableSize:
-    """What a table occupies.
+def plan_chunks(
+    blocks: int, total_bytes: int, server_version: int, chunk_bytes: int = CHUNK_BYTES
+) -> ChunkPlan:
+    """Cut a table.
 
     Args:
-        table: Index of the table in its load.
-        blocks: Of the main fork.
+        blocks: Of the main fork; it may have grown or shrunk when the chunks are read.
         total_bytes: Main fork and TOAST.
-    """
-
-    table: int
-    blocks: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRange:
-    """Blocks of one table: the unit of work of a copy.
-
-    Args:
-        table: Index of the table in its load.
-        first: First block; 0 for the first range.
-        end: Block after the last one; None for the last range, which is open-ended, because
-            the table may have grown since it was measured.
-    """
-
-    table: int
-    first: int
-    end: int | None
-
-    @property
-    def whole(self) -> bool:
-        """Whether this is the whole table."""
-        return self.first == 0 and self.end is None
-
-
-def plan_ranges(
-    sizes: Iterable[TableSize], server_version: int, range_bytes: int = RANGE_BYTES
-) -> list[BlockRange]:
-    """Cut tables into ranges, the largest tables first so that they do not end last.
-
-    Args:
-        sizes: Of all tables of a load.
         server_version: As libpq gives it, 150004.
-        range_bytes: What a range should hold; a range is one block at the least.
+        chunk_bytes: What a chunk should hold; a chunk is one block at the least.
     """
-    ranges = []
-    for size in sorted(sizes, key=lambda s: (-s.total_bytes, s.table)):
-        step = _blocks_per_range(size, range_bytes)
-        firsts = range(0, max(size.blocks, 1), step)
-        if server_version < TID_RANGE_VERSION:
-            firsts = range(0, 1)
-        for first in firsts:
-            end = first + step if first != firsts[-1] else None
-            ranges.append(BlockRange(size.table, first, end))
-    return ranges
-
-
-def _blocks_per_range(size: TableSize, range_bytes: int) -> int:
-    if size.blocks == 0 or size.total_bytes == 0:
-        return 1
-    return max(1, range_bytes * size.blocks // size.total_bytes)
+    if blocks == 0 or total_bytes == 0 or server_version < TID_RANGE_VERSION:
+        return ChunkPlan(max(blocks, 1), 1)
+    step = max(1, chunk_bytes * blocks // total_bytes)
+    return ChunkPlan(step, -(-blocks // step))

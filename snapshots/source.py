@@ -1,8 +1,10 @@
-"""The source as a load sees it: sessions on one exported snapshot, checks, and COPY.
+"""The source as a load sees it: one short transaction for each chunk, checks, and COPY.
 
-Rows are visible as of the snapshot, but names and files are those of now: a TRUNCATE or a
-rewrite after the snapshot would show an empty table, a swap of two columns' names would swap
-their values. So tables are locked first (ACCESS SHARE) and compared with the plan afterwards.
+A chunk's rows are those of its transaction's snapshot, but names and files are those of now: a
+rewrite between two chunks moves rows, a swap of two columns' names would swap their values. So
+the table is locked first (ACCESS SHARE), before the snapshot is taken, and compared with what
+the load began with. A rewrite that came before is then both visible and noticed; a later one
+waits for the chunk.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from typing import Any
 import psycopg
 from psycopg import pq, sql
 
-from cdc.errors import SourceRefused
-from cdc.load import LoadTask
+from cdc.errors import CdcError, SourceRefused
+from cdc.load import ChunkPlan, LoadTask, Measure
 from cdc.schema import TableSchema
 from cdc.session_settings import CLIENT_ENCODING, OPTIONS
-from snapshots.failures import mapped_errors, table_changed
-from snapshots.plan import BlockRange, TableSize
+from snapshots.failures import CONNECTING, mapped_errors, table_changed
+from snapshots.plan import CHUNK_BYTES, plan_chunks
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -29,18 +31,31 @@ BATCH_ROWS = 1000
 BATCH_BYTES = 1024 * 1024
 #: A batch that does not get full is handed on after this long, seconds.
 PATIENCE = 2.0
+#: How long a chunk waits for the lock of its table, seconds. Whoever waits for a stronger lock
+#: behind it waits as long.
+LOCK_SECONDS = 10
+
+_BEGIN = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+    # A policy that would hide rows makes the query fail.
+    " SET LOCAL row_security = off;"
+    f" SET LOCAL lock_timeout = '{LOCK_SECONDS}s';"
+    " SET LOCAL statement_timeout = 0;"
+    " SET LOCAL idle_in_transaction_session_timeout = 0;"
+)
+_NO_TRANSACTION_TIMEOUT = " SET LOCAL transaction_timeout = 0;"
+_TRANSACTION_TIMEOUT_VERSION = 170_000
 
 
-def open_snapshot(conninfo: Mapping[str, Any], snapshot: str, name: str) -> Connection:
-    """A session whose one transaction, read only, sees the exported snapshot.
+def open_session(conninfo: Mapping[str, Any], name: str) -> Connection:
+    """A session with the settings that the stream has, outside of any transaction.
 
     Args:
         conninfo: libpq keywords of the source.
-        snapshot: Name of the exported snapshot.
         name: Shown in pg_stat_activity.
 
     Raises:
-        CdcError: No connection, or SourceError ``snapshot_gone``.
+        CdcError: No connection.
     """
     keywords = {
         "connect_timeout": 20,
@@ -53,37 +68,55 @@ def open_snapshot(conninfo: Mapping[str, Any], snapshot: str, name: str) -> Conn
         "client_encoding": CLIENT_ENCODING,
         "application_name": name,
     }
-    with mapped_errors("open the snapshot"):
-        connection: Connection = psycopg.connect(**keywords, autocommit=True)
-        try:
-            if connection.info.server_version >= 170_000:
-                connection.execute("SET transaction_timeout = 0")
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-            # A policy that would hide rows makes the query fail.
-            connection.execute("SET LOCAL row_security = off")
-        except BaseException:
-            connection.close()
-            raise
-    return connection
+    with mapped_errors(CONNECTING):
+        return psycopg.connect(**keywords, autocommit=True)
 
 
-def lock_tables(connection: Connection, tasks: Sequence[LoadTask]) -> None:
-    """Keep the tables from being changed in form until the transaction ends.
+def begin_chunk(connection: Connection, task: LoadTask) -> None:
+    """Begin a chunk's transaction: lock the table, then compare it with its load's beginning.
 
     Raises:
-        CdcError: SourceError ``table_rewritten`` (it is gone) or ``lock_not_granted``,
-            SourceRefused ``no_permission``, ….
+        CdcError: SourceError ``lock_not_granted`` (see ``lock_holders``; the transaction is
+            over), ``table_rewritten``, ``table_changed``, SourceRefused ``no_permission``, ….
     """
-    for task in tasks:
-        with mapped_errors("lock the table", task.schema):
-            connection.execute(
-                sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(_name(task.schema))
-            )
+    lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(_name(task.schema))
+    begin = _BEGIN
+    if connection.info.server_version >= _TRANSACTION_TIMEOUT_VERSION:
+        begin += _NO_TRANSACTION_TIMEOUT
+    with mapped_errors("lock the table", task.schema):
+        # One message. None of these takes the snapshot; the lock is held when it is taken.
+        connection.execute((begin + lock.as_string(connection)).encode())
+    check_table(connection, task)
+
+
+def end_chunk(connection: Connection) -> None:
+    """End a chunk's transaction, whatever its state.
+
+    Raises:
+        SourceError: ``connection_lost``, ``server_stopping``.
+    """
+    with mapped_errors("end the transaction"):
+        connection.execute("ROLLBACK")
+
+
+def lock_holders(connection: Connection, schema: TableSchema) -> tuple[str, ...]:
+    """Who holds, or waits for, a lock of a table that a chunk cannot get past.
+
+    Returns:
+        Such as "pid 4711", or "a prepared transaction"; those that hold it first.
+    """
+    with mapped_errors("look for locks"):
+        found = connection.execute(
+            "SELECT DISTINCT pid, granted FROM pg_locks WHERE locktype = 'relation'"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            " AND relation = %s AND mode = 'AccessExclusiveLock' ORDER BY granted DESC, pid",
+            (schema.relid,),
+        ).fetchall()
+    return tuple("a prepared transaction" if pid is None else f"pid {pid}" for pid, _ in found)
 
 
 def check_table(connection: Connection, task: LoadTask) -> None:
-    """Compare a locked table with the plan.
+    """Compare a locked table with what its load began with.
 
     Raises:
         SourceError: ``table_rewritten``: another table has its name, it was truncated or
@@ -99,7 +132,6 @@ def check_table(connection: Connection, task: LoadTask) -> None:
         ).fetchone()
         if found != (schema.relid, task.filenode):
             raise table_changed("table_rewritten", schema, "it was rewritten or replaced")
-        # Names are those of now, even in an old snapshot, so ask what they stand for.
         statement = sql.SQL("{} LIMIT 0").format(_select(schema)).as_bytes(connection)
         result = connection.pgconn.exec_(statement)
         if result.status != pq.ExecStatus.TUPLES_OK:
@@ -111,40 +143,80 @@ def check_table(connection: Connection, task: LoadTask) -> None:
 
 
 def measure(
-    connection: Connection, tasks: Sequence[LoadTask]
-) -> tuple[list[TableSize], list[int | None]]:
-    """Sizes of the tables, and the planner's guess of their rows (None: it has none)."""
+    connection: Connection, schemas: Sequence[TableSchema], chunk_bytes: int = CHUNK_BYTES
+) -> list[Measure]:
+    """Size up tables from the catalog alone: nothing of them is read.
+
+    Raises:
+        SourceRefused: ``table_missing``, ``not_a_table`` (a view, a foreign or partitioned
+            table), both naming it.
+    """
+    try:
+        found = _sizes(connection, schemas, "pg_relation_size(c.oid) / b.size, pg_table_size(c.oid)")
+    except CdcError as error:
+        if error.code != "lock_not_granted":
+            raise
+        # Asking a locked table for its size would wait; the last VACUUM's figures do not.
+        pages = "greatest(c.relpages, 0)::bigint"
+        toast = "coalesce((SELECT greatest(t.relpages, 0) FROM pg_class t WHERE t.oid = c.reltoastrelid), 0)"
+        found = _sizes(connection, schemas, f"{pages}, ({pages} + {toast}) * b.size")
+    by_id = {row[0]: row[1:] for row in found}
+    version = connection.info.server_version
+    measures = []
+    for schema in schemas:
+        kind, blocks, total_bytes, reltuples, relpages = by_id.get(schema.relid, (None,) * 5)
+        if kind is None:
+            raise SourceRefused(
+                "table_missing", "the table is not in the catalog", table=str(schema.id)
+            )
+        if kind != "r":
+            raise SourceRefused(
+                "not_a_table",
+                "only ordinary tables and partitions can be loaded",
+                table=str(schema.id),
+                remedy="name its partitions, or leave it out",
+            )
+        plan = plan_chunks(blocks, total_bytes, version, chunk_bytes)
+        measures.append(Measure(plan, _estimate(blocks, reltuples, relpages), total_bytes))
+    return measures
+
+
+def _sizes(
+    connection: Connection, schemas: Sequence[TableSchema], sizes: str
+) -> list[tuple[Any, ...]]:
     with mapped_errors("measure the tables"):
-        found = connection.execute(
-            "SELECT pg_relation_size(c.oid) / current_setting('block_size')::bigint,"
-            " pg_table_size(c.oid), c.reltuples::float8, c.relpages::bigint"
-            " FROM unnest(%s::oid[]) WITH ORDINALITY AS t(oid, n)"
-            " JOIN pg_class c ON c.oid = t.oid ORDER BY t.n",
-            ([task.schema.relid for task in tasks],),
+        return connection.execute(
+            f"SELECT c.oid::bigint, c.relkind, {sizes}, c.reltuples::float8, c.relpages::bigint"
+            " FROM pg_class c, (SELECT current_setting('block_size')::bigint AS size) b"
+            " WHERE c.oid = ANY (%s::oid[])",
+            ([schema.relid for schema in schemas],),
         ).fetchall()
-    if len(found) != len(tasks):
-        raise SourceRefused("table_missing", "a table of the load is not in the catalog")
-    sizes = [TableSize(i, row[0], row[1]) for i, row in enumerate(found)]
-    return sizes, [_estimate(*row) for row in found]
 
 
-class RangeCopy:
-    """COPY of one range of a table.
+class ChunkCopy:
+    """COPY of one chunk of a table.
 
     Args:
-        connection: A session on the snapshot; nothing else may use it until the copy ends.
+        connection: A session; nothing else may use it until the copy ends.
         schema: The columns to read, in their order.
-        blocks: The range.
+        plan: How the table is cut.
+        chunk: Which chunk.
 
     Attributes:
         rows: What the server says it sent; None until the copy is complete.
+        batch_rows: Rows after which a batch is handed on.
     """
 
-    def __init__(self, connection: Connection, schema: TableSchema, blocks: BlockRange) -> None:
+    def __init__(
+        self, connection: Connection, schema: TableSchema, plan: ChunkPlan, chunk: int
+    ) -> None:
         self._connection = connection
         self._schema = schema
-        self._statement = sql.SQL("COPY ({}{}) TO STDOUT").format(_select(schema), _where(blocks))
+        self._statement = sql.SQL("COPY ({}{}) TO STDOUT").format(
+            _select(schema), _where(plan, chunk)
+        )
         self.rows: int | None = None
+        self.batch_rows = BATCH_ROWS
 
     def blocks(self) -> Iterator[bytes]:
         """Whole lines of COPY's text format, as they come, some at a time.
@@ -184,7 +256,7 @@ class RangeCopy:
             if length > 0:
                 take(bytes(line))
                 size += length
-                if len(lines) < BATCH_ROWS and size < BATCH_BYTES:
+                if len(lines) < self.batch_rows and size < BATCH_BYTES:
                     continue
             elif length == 0:
                 if readable.poll(PATIENCE * 1000):
@@ -210,16 +282,17 @@ def _select(schema: TableSchema) -> sql.Composed:
     return sql.SQL("SELECT {} FROM ONLY {}").format(columns, _name(schema))
 
 
-def _where(blocks: BlockRange) -> sql.Composed:
-    if blocks.whole:
+def _where(plan: ChunkPlan, chunk: int) -> sql.Composed:
+    if plan.count == 1:
         return sql.Composed([])
-    condition = sql.SQL(" WHERE ctid >= {}::tid").format(sql.Literal(f"({blocks.first},0)"))
-    if blocks.end is not None:
-        condition += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({blocks.end},0)"))
+    first, end = plan.blocks(chunk)
+    condition = sql.SQL(" WHERE ctid >= {}::tid").format(sql.Literal(f"({first},0)"))
+    if end is not None:
+        condition += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({end},0)"))
     return condition
 
 
-def _estimate(blocks: int, _bytes: int, reltuples: float, relpages: int) -> int | None:
+def _estimate(blocks: int, reltuples: float, relpages: int) -> int | None:
     """As the planner does: the density of the last ANALYZE over the blocks of now."""
     if blocks == 0:
         return 0

@@ -56,6 +56,17 @@ def table_topic(
     return TopicSpec(name, partitions, replication_factor, configs)
 
 
+def spool_topic(name: str, *, replication_factor: int) -> TopicSpec:
+    """The topic of a load's spool: kept whole until we delete it."""
+    configs = {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        **_common(replication_factor),
+    }
+    return TopicSpec(name, 1, replication_factor, configs)
+
+
 def control_topic(name: str, *, replication_factor: int) -> TopicSpec:
     """The compacted topic of a source's control records."""
     configs = {

@@ -183,6 +183,19 @@ class LogWriter:
         self._commit()
         self._offset_written = True
 
+    def end_of(self, topic: str) -> int:
+        """Next offset of a topic of one partition, as of the newest frontier; 0: never written."""
+        return self._all_ends.get(topic, {}).get(0, 0)
+
+    def include(self, ends: Ends) -> None:
+        """What others wrote belongs to the next frontier."""
+        merge_ends(self._part_ends, ends)
+
+    def forget(self, topic: str) -> None:
+        """A topic is about to be deleted: frontiers do not speak of it any more."""
+        self._all_ends.pop(topic, None)
+        self._part_ends.pop(topic, None)
+
     def abort(self) -> None:
         """Throw away what is not committed."""
         self.is_open = False

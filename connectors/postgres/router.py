@@ -25,11 +25,13 @@ from connectors.postgres.inserts import insert_columns
 from connectors.postgres.lookahead import row_key, upcoming
 from connectors.postgres.messages import Begin, Delete, Insert, Relation, Row, Truncate, Update
 from connectors.postgres.reread import Values, Wanted
+from connectors.postgres.session import XLOG_HEADER_SIZE
+from connectors.postgres.spool import SpoolFrame, truncate_of
 from connectors.postgres.toast import RowCache
 
 #: ``TransactionalProducer.send``.
 Send = Callable[
-    [str, int, bytes, bytes | None, Sequence[tuple[str, bytes]]],
+    [str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]],
     None,
 ]
 #: ``TransactionalProducer.send_all``.
@@ -113,6 +115,19 @@ class _Route:
         self.changes = 0
 
 
+@dataclass(slots=True)
+class _Spool:
+    """Where events of a relation wait.
+
+    Args:
+        topic: The spool.
+        described: The relation in force is in it.
+    """
+
+    topic: str
+    described: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class _ReadAhead:
     """Values of one row that were read: what was asked for, and what was there."""
@@ -149,11 +164,16 @@ class Router:
         self._settings = settings
         self._epoch = epoch
         self._tables = dict(tables)
+        # Tables whose events go to a spool (too), by relation id.
+        self._spools: dict[int, _Spool] = {}
+        self._frame: SpoolFrame | None = None
         self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
         self._send = send
         self._send_all = send_all
         self._source = source
         self._relations: dict[int, Relation] = {}
+        # The messages that these came in.
+        self._described: dict[int, bytes] = {}
         # None: a relation that we do not capture.
         self._routes: dict[int, _Route | None] = {}
         self._cache = RowCache()
@@ -201,20 +221,46 @@ class Router:
         if self._read_ahead:
             self._read_ahead = {}
 
-    def relation(self, relation: Relation) -> None:
+    def relation(self, relation: Relation, message: bytes) -> None:
         """The relation is as told from here on.
 
         Compared with what we know only when a change needs it: transactions that are in the
         log already may show an older state.
+
+        Args:
+            relation: The relation.
+            message: The pgoutput message that said so.
         """
         self._relations[relation.relid] = relation
+        self._described[relation.relid] = message
+        if (spool := self._spools.get(relation.relid)) is not None:
+            spool.described = False
         route = self._routes.pop(relation.relid, None)
+        if route is not None:
+            self._changes[route.table] += route.changes
+
+    def spool(self, relid: int, topic: str) -> None:
+        """From here on, events of a relation go to a spool (too)."""
+        self._spools[relid] = _Spool(topic)
+
+    def end_spool(self, relid: int) -> None:
+        """From here on they do not."""
+        self._spools.pop(relid, None)
+
+    def adopt(self, table: RoutedTable) -> None:
+        """From here on, events of this table go to its topic, instead of another or of none."""
+        id, relid = table.schema.id, table.schema.relid
+        self._tables[id] = table
+        self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
+        self._changes.setdefault(id, 0)
+        route = self._routes.pop(relid, None)
         if route is not None:
             self._changes[route.table] += route.changes
 
     def begin(self, begin: Begin) -> None:
         """A transaction that is not in the log yet starts."""
         self._begin = begin
+        self._frame = None
         self.ordinal = 0
         self._fields = TransactionFields(
             self._epoch,
@@ -244,6 +290,8 @@ class Router:
         """
         ordinal = self.ordinal = self.ordinal + 1
         relid = event.relid
+        if self._spools and relid in self._spools:
+            self._to_spool(relid, (self.batch[index][XLOG_HEADER_SIZE:],), ordinal)
         try:
             route = self._routes[relid]
         except KeyError:
@@ -284,10 +332,14 @@ class Router:
             Whether they were taken; if not, they have to go through ``change``.
         """
         route = self._routes[relid]
-        count = len(run)
-        if route is None:
-            self.ordinal += count
-            return True
+        if route is not None and not self._inserts(route, run):
+            return False
+        if relid in self._spools:
+            self._to_spool(relid, [data[XLOG_HEADER_SIZE:] for data in run], self.ordinal + 1)
+        self.ordinal += len(run)
+        return True
+
+    def _inserts(self, route: _Route, run: Sequence[bytes]) -> bool:
         if self._cached:
             return False
         columns = insert_columns(run, route.width)
@@ -300,9 +352,8 @@ class Router:
         partitions = [crc32(key) % route.partitions for key in keys]
         if not self._send_all(route.topic, partitions, keys, values, headers):
             return False
-        self.ordinal += count
-        self.records += count
-        route.changes += count
+        self.records += len(run)
+        route.changes += len(run)
         return True
 
     def truncate(self, event: Truncate) -> None:
@@ -310,6 +361,11 @@ class Router:
         self.ordinal += 1
         self._cache.clear()
         for relid in event.relids:
+            if relid in self._spools:
+                message = truncate_of(
+                    relid, cascade=event.cascade, restart_identity=event.restart_identity
+                )
+                self._to_spool(relid, (message,), self.ordinal)
             route = self._routes[relid] if relid in self._routes else self._resolve(relid)
             if route is None:
                 continue
@@ -326,6 +382,34 @@ class Router:
             self.truncates += 1
 
     # --- inside ---
+
+    def _to_spool(self, relid: int, messages: Sequence[bytes], ordinal: int) -> None:
+        """Let changes wait: as they came, with the relation in force before them."""
+        spool, begin = self._spools[relid], self._begin
+        if begin is None:
+            raise ProtocolViolation("unexpected_message", "a change outside of a transaction")
+        frame = self._frame = self._frame or SpoolFrame(self._epoch, begin)
+        try:
+            if not spool.described:
+                if relid not in self._described:
+                    raise self._undescribed(relid)
+                message = self._described[relid]
+                self._send(spool.topic, 0, None, message, frame.headers(ordinal))
+                spool.described = True
+            for at, message in enumerate(messages, ordinal):
+                self._send(spool.topic, 0, None, message, frame.headers(at))
+        except LogError as error:
+            if error.code != "record_too_large":
+                raise
+            id = self._relations[relid]
+            table = TableId(id.namespace or "pg_catalog", id.name)
+            raise self._stopped(table, error.code, error.message) from None
+        self.records += len(messages)
+
+    def _undescribed(self, relid: int) -> ProtocolViolation:
+        return ProtocolViolation(
+            "unexpected_message", f"a change of relation {relid}, which was not described"
+        )
 
     def _update(self, route: _Route, event: Update, size: int, index: int) -> None:
         encoder, relid = route.encoder, event.relid
@@ -404,9 +488,7 @@ class Router:
         """Compare a relation with what we know, and make its route."""
         relation = self._relations.get(relid)
         if relation is None:
-            raise ProtocolViolation(
-                "unexpected_message", f"a change of relation {relid}, which was not described"
-            )
+            raise self._undescribed(relid)
         name = TableId(relation.namespace or "pg_catalog", relation.name)
         id = self._by_relid.get(relid, name)
         table = self._tables.get(id)

@@ -29,7 +29,7 @@ from connectors.postgres.messages import (
     Update,
 )
 from connectors.postgres.router import RELOAD_REMEDY, SMALL_MESSAGE, Router
-from connectors.postgres.session import Keepalive, ReplicationSession
+from connectors.postgres.session import XLOG_HEADER_SIZE, Keepalive, ReplicationSession
 from connectors.postgres.stopping import StoppedAt, StopRequest
 
 log = structlog.get_logger(__name__)
@@ -64,11 +64,15 @@ class StreamHooks:
         stop: Ends the stream at the next border between transactions.
         tick: Called after each read, at least twice a second; may raise.
         frontier_stable: Last stable offset of the frontier topic, asked of the broker.
+        border_wanted: Whether ``at_border`` has something to do.
+        at_border: Called between two source transactions, with everything before committed.
     """
 
     stop: StopRequest
     tick: Callable[[], None]
     frontier_stable: Callable[[], int]
+    border_wanted: Callable[[], bool] = lambda: False
+    at_border: Callable[[], None] = lambda: None
 
 
 class Stream:
@@ -152,6 +156,7 @@ class Stream:
                     self._confirm()
                 if not session.in_transaction:
                     self._quiet()
+                    self._border()
                 elif writer.age > _PART_S:
                     self._part()
                 self._hooks.tick()
@@ -244,7 +249,7 @@ class Stream:
             elif isinstance(event, Commit):
                 self._commit_seen(event)
             elif isinstance(event, Relation):
-                router.relation(event)
+                router.relation(event, data[XLOG_HEADER_SIZE:])
             elif isinstance(event, Truncate):
                 if not self._skipping:
                     try:
@@ -290,6 +295,14 @@ class Stream:
         self._outstanding_end = commit.end_lsn
         if router.records - self._group_from >= _GROUP_RECORDS or self._writer.age >= _GROUP_S:
             self._commit()
+        # Not left to the end of a batch, which may always be within a transaction.
+        self._border()
+
+    def _border(self) -> None:
+        if self._hooks.border_wanted():
+            if self._outstanding is not None:
+                self._commit()
+            self._hooks.at_border()
 
     def _keepalive(self, keepalive: Keepalive) -> None:
         self._reply_wanted |= keepalive.reply_requested
