@@ -149,6 +149,7 @@ class LoadRecord(_Record):
         ready_after: H: the frontier from which on the topic is the table's state at one moment.
         replayed: Position of the newest spooled event in the topic; None: of none.
         spool_offset: Of the next record of the spool to replay.
+        relation_offset: Of the newest Relation of the spool below it.
         attempt: How many loads of this table began before and did not end, in a row.
     """
 
@@ -169,6 +170,7 @@ class LoadRecord(_Record):
     ready_after: int | None = None
     replayed: Position | None = None
     spool_offset: int = 0
+    relation_offset: int = 0
     attempt: int = 0
 
     _positions: ClassVar[tuple[str, ...]] = ("replayed",)

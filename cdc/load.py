@@ -154,6 +154,23 @@ class LoadFailed:
     error: CdcError
 
 
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Rows of a table that are in the log so far.
+
+    Args:
+        table: The table.
+        rows: Copied so far.
+        estimate: The planner's guess of all its rows; None if it has none.
+        done: Whether the table is Ready.
+    """
+
+    table: TableId
+    rows: int
+    estimate: int | None
+    done: bool
+
+
 CopierEvent = Written | ChunkDone | LoadFailed
 
 

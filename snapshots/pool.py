@@ -1,38 +1,29 @@
-"""Worker processes of a load: started, listened to, ended."""
+"""A worker process and its pipes; nothing here waits for it to read or to speak."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-import selectors
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import structlog
-
-from cdc.errors import EnvironmentProblem
-from cdc.names import TableId
-from snapshots.messages import Message, WorkerSetup, range_line, read_message
-from snapshots.plan import BlockRange
-
-log = structlog.get_logger(__name__)
+from snapshots.messages import Command, Message, WorkerSetup, command_line, read_message
 
 _READ_BYTES = 1 << 16
-_DRAIN_SECONDS = 20.0
+_PIPE_BYTES = 1 << 20
 
 
 class Worker:
-    """One process and its pipes.
+    """One process.
+
+    Dies with the thread that made it.
 
     Args:
         setup: What the worker is told first.
     """
 
     def __init__(self, setup: WorkerSetup) -> None:
-        self.number = setup.number
         environment = os.environ.copy()
         here = str(Path(__file__).resolve().parents[1])
         environment["PYTHONPATH"] = os.pathsep.join(
@@ -45,8 +36,16 @@ class Worker:
             env=environment,
             bufsize=0,
         )
+        assert self._process.stdin is not None  # noqa: S101 - it was asked for
+        assert self._process.stdout is not None  # noqa: S101 - it was asked for
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        # A worker that hangs does not read; its copier must not hang with it.
+        os.set_blocking(self._stdin.fileno(), False)
+        os.set_blocking(self._stdout.fileno(), False)
+        _enlarge(self._stdin.fileno())
         self._unread = b""
-        self._write(setup.to_line())
+        self._unsent = bytearray(setup.to_line())
+        self.flush()
 
     @property
     def pid(self) -> int:
@@ -54,104 +53,58 @@ class Worker:
         return self._process.pid
 
     def fileno(self) -> int:
-        """For a selector."""
-        assert self._process.stdout is not None  # noqa: S101 - it was asked for
-        return self._process.stdout.fileno()
+        """Readable when it has said something or has ended."""
+        return self._stdout.fileno()
 
-    def give(self, blocks: BlockRange) -> None:
-        """Hand it a range."""
-        self._write(range_line(blocks))
+    def tell(self, command: Command) -> None:
+        """Give it a command; see ``flush``."""
+        self._unsent += command_line(command)
+        self.flush()
 
-    def read(self) -> Iterator[Message | None]:
+    def flush(self) -> None:
+        """Send what did not go into the pipe yet, as far as it goes."""
+        while self._unsent:
+            try:
+                sent = os.write(self._stdin.fileno(), self._unsent)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                # It has ended; what it said, or its silence, is read from its output.
+                self._unsent.clear()
+                return
+            del self._unsent[:sent]
+
+    def read(self) -> list[Message | None]:
         """What it said since the last call; None at the end of its output."""
-        data = os.read(self.fileno(), _READ_BYTES)
-        if not data:
-            yield None
-            return
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            yield read_message(line)
+        messages: list[Message | None] = []
+        while True:
+            try:
+                data = os.read(self._stdout.fileno(), _READ_BYTES)
+            except BlockingIOError:
+                return messages
+            if not data:
+                messages.append(None)
+                return messages
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            messages += map(read_message, lines)
 
-    def died(self, table: TableId | None) -> EnvironmentProblem:
-        """The error for a process that ended without a word."""
-        code = self._process.wait()
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return EnvironmentProblem(
-            "snapshot_worker_died",
-            f"snapshot worker {self.number} ended {how}",
-            table=str(table) if table else None,
-            remedy="start again: the load begins anew; is there enough memory?",
-        )
+    def kill(self) -> str:
+        """End it now, if it runs, and wait for its end.
 
-    def finish(self) -> None:
-        """Tell it that there is no more to do, and wait for its end."""
-        assert self._process.stdin is not None  # noqa: S101 - it was asked for
-        self._process.stdin.close()
-        try:
-            self._process.wait(_DRAIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            # All that it was given is committed; only its goodbyes are missing.
-            log.warning("snapshot worker does not end", number=self.number)
-
-    def kill(self) -> None:
-        """End it now, if it runs."""
+        Returns:
+            How it ended, for people.
+        """
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def _write(self, line: bytes) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - it was asked for
-        left = memoryview(line)
-        try:
-            while left:
-                left = left[self._process.stdin.write(left) :]
-        except BrokenPipeError:
-            # It has ended; what it said, or its silence, is read from its output.
-            return
+        code = self._process.wait()
+        self._stdin.close()
+        self._stdout.close()
+        return f"by signal {-code}" if code < 0 else f"with exit code {code}"
 
 
-class WorkerPool:
-    """All workers of a load; leaving the ``with`` block ends them."""
-
-    def __init__(self) -> None:
-        self._workers: list[Worker] = []
-        self._selector = selectors.DefaultSelector()
-
-    def start(self, setup: WorkerSetup) -> None:
-        """Start one more worker."""
-        worker = Worker(setup)
-        self._workers.append(worker)
-        self._selector.register(worker, selectors.EVENT_READ, worker)
-
-    @property
-    def pids(self) -> list[int]:
-        """Of all processes."""
-        return [worker.pid for worker in self._workers]
-
-    def messages(self, timeout: float) -> Iterator[tuple[Worker, Message | None]]:
-        """What workers say within ``timeout`` seconds; None for one whose output ended."""
-        for key, _ in self._selector.select(timeout):
-            worker: Worker = key.data
-            for message in worker.read():
-                yield worker, message
-
-    def drain(self) -> None:
-        """Let all workers end by themselves."""
-        for worker in self._workers:
-            worker.finish()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for worker in self._workers:
-            worker.kill()
-        self._selector.close()
+def _enlarge(pipe: int) -> None:
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    except PermissionError:
+        # The user has too many pipes: it goes in smaller portions.
+        return

@@ -43,6 +43,13 @@ _BEGIN = (
     " SET LOCAL statement_timeout = 0;"
     " SET LOCAL idle_in_transaction_session_timeout = 0;"
 )
+# Blocks, and bytes with TOAST.
+_SIZES = sql.SQL(
+    "coalesce(pg_relation_size(c.oid) / block.size, 0), coalesce(pg_table_size(c.oid), 0)"
+)
+_OLD_SIZES = sql.SQL(
+    "c.relpages::bigint, (c.relpages::bigint + coalesce(toast.relpages, 0)) * block.size"
+)
 _NO_TRANSACTION_TIMEOUT = " SET LOCAL transaction_timeout = 0;"
 _TRANSACTION_TIMEOUT_VERSION = 170_000
 
@@ -145,21 +152,20 @@ def check_table(connection: Connection, task: LoadTask) -> None:
 def measure(
     connection: Connection, schemas: Sequence[TableSchema], chunk_bytes: int = CHUNK_BYTES
 ) -> list[Measure]:
-    """Size up tables from the catalog alone: nothing of them is read.
+    """Size up tables from the catalog alone: nothing of them is read, no lock is waited for long.
 
     Raises:
         SourceRefused: ``table_missing``, ``not_a_table`` (a view, a foreign or partitioned
             table), both naming it.
     """
     try:
-        found = _sizes(connection, schemas, "pg_relation_size(c.oid) / b.size, pg_table_size(c.oid)")
+        connection.execute("SET lock_timeout = '1s'")
+        found = _sizes(connection, schemas, _SIZES)
     except CdcError as error:
         if error.code != "lock_not_granted":
             raise
         # Asking a locked table for its size would wait; the last VACUUM's figures do not.
-        pages = "greatest(c.relpages, 0)::bigint"
-        toast = "coalesce((SELECT greatest(t.relpages, 0) FROM pg_class t WHERE t.oid = c.reltoastrelid), 0)"
-        found = _sizes(connection, schemas, f"{pages}, ({pages} + {toast}) * b.size")
+        found = _sizes(connection, schemas, _OLD_SIZES)
     by_id = {row[0]: row[1:] for row in found}
     version = connection.info.server_version
     measures = []
@@ -182,15 +188,16 @@ def measure(
 
 
 def _sizes(
-    connection: Connection, schemas: Sequence[TableSchema], sizes: str
+    connection: Connection, schemas: Sequence[TableSchema], sizes: sql.SQL
 ) -> list[tuple[Any, ...]]:
+    statement = sql.SQL(
+        "SELECT c.oid::bigint, c.relkind, {}, c.reltuples::float8, c.relpages::bigint"
+        " FROM pg_class c LEFT JOIN pg_class toast ON toast.oid = c.reltoastrelid,"
+        " (SELECT current_setting('block_size')::bigint AS size) block"
+        " WHERE c.oid = ANY (%s::oid[])"
+    ).format(sizes)
     with mapped_errors("measure the tables"):
-        return connection.execute(
-            f"SELECT c.oid::bigint, c.relkind, {sizes}, c.reltuples::float8, c.relpages::bigint"
-            " FROM pg_class c, (SELECT current_setting('block_size')::bigint AS size) b"
-            " WHERE c.oid = ANY (%s::oid[])",
-            ([schema.relid for schema in schemas],),
-        ).fetchall()
+        return connection.execute(statement, ([schema.relid for schema in schemas],)).fetchall()
 
 
 class ChunkCopy:

@@ -1,7 +1,8 @@
-"""The process that copies ranges of tables into their topics: ``python -m snapshots.worker``.
+"""The process that copies chunks of tables into their topics: ``python -m snapshots.worker``.
 
-Talks to its load over stdin and stdout (messages.py), logs to stderr, and dies with its
-parent. One session on the snapshot, one fenced producer, memory for some batches of rows.
+Talks to its copier over stdin and stdout (messages.py), logs to stderr, and dies with its
+parent. One session at the source, one fenced producer, memory for some batches of rows; after
+an error it ends, and its successor fences it.
 """
 
 from __future__ import annotations
@@ -11,177 +12,156 @@ import gc
 import os
 import signal
 import sys
-import time
-from contextlib import closing
-from typing import BinaryIO, Final
+import traceback
+from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
-from cdc.batch_encoder import BatchEncoder
-from cdc.envelope import BadValue, Headers, RowEncoder, TransactionFields
-from cdc.errors import CdcError, LogError, ProtocolViolation, SourceRefused
-from cdc.frontier import Ends
+from cdc.errors import CdcError, LogError
 from cdc.load import LoadTask
-from cdc.log.partition import partition_of
+from cdc.log.admin import LogAdmin, TopicInfo
 from cdc.log.producer import TransactionalProducer
 from cdc.logging import configure_logging
 from cdc.names import snapshot_transactional_id
-from snapshots.copytext import parse_block
-from snapshots.messages import Done, Failed, Message, Ready, WorkerSetup, Written, read_range
-from snapshots.plan import BlockRange
-from snapshots.source import Connection, RangeCopy, check_table, lock_tables, open_snapshot
+from snapshots.commands import Commands
+from snapshots.messages import Blocked, CopyChunk, Failed, Message, Ready, RowsWritten, WorkerSetup
+from snapshots.rate import RateLimit
+from snapshots.source import Connection, begin_chunk, end_chunk, lock_holders, open_session
+from snapshots.writer import TaskWriter
 
 log = structlog.get_logger(__name__)
 
-#: A Kafka transaction is committed after so many rows, bytes of COPY text, or seconds.
-MAX_ROWS: Final = 200_000
-MAX_BYTES: Final = 64 * 1024 * 1024
-MAX_SECONDS: Final = 10.0
+#: For a producer whose first topic is not known yet.
+BROKER_DEFAULT_MAX_BYTES = 1_048_588
 
 _PR_SET_PDEATHSIG = 1
 
 
-class RangeWriter:
-    """Copies ranges through one session and one producer.
+class Server:
+    """Serves one copier, from the setup to the end of its commands.
 
     Args:
-        setup: Of the load.
-        connection: On the snapshot, holding locks on the tables.
-        producer: After its ``init``.
+        setup: Of this worker.
+        commands: After the setup was read.
+        out: Takes the messages.
+        rate: Set by the commands.
     """
 
     def __init__(
-        self, setup: WorkerSetup, connection: Connection, producer: TransactionalProducer
+        self, setup: WorkerSetup, commands: Commands, out: BinaryIO, rate: RateLimit
     ) -> None:
         self._setup = setup
-        self._connection = connection
-        self._producer = producer
-        self._checked: set[int] = set()
+        self._commands = commands
+        self._out = out
+        self._rate = rate
+        self._admin = LogAdmin(setup.bootstrap_servers, setup.log_options)
+        self._topics: dict[str, TopicInfo] = {}
+        self._producer: TransactionalProducer | None = None
+        self._connection: Connection | None = None
 
-    def copy(self, blocks: BlockRange, out: BinaryIO) -> Done:
-        """Copy a range; tells ``out`` after each Kafka transaction.
+    def serve(self) -> None:
+        """Copy chunks until there are no more commands.
 
         Raises:
-            CdcError: Nothing of the open Kafka transaction is committed.
+            CdcError: What went wrong; the process has to end.
         """
-        task = self._setup.tasks[blocks.table]
-        if blocks.table not in self._checked:
-            check_table(self._connection, task)
-            self._checked.add(blocks.table)
+        topic, limit = self._setup.topic, BROKER_DEFAULT_MAX_BYTES
+        if topic is not None and (info := self._admin.describe_all([topic]).get(topic)):
+            limit = info.max_message_bytes
+        self._register(limit)
+        _say(self._out, Ready())
+        task, writer = None, None
+        for command in self._commands:
+            if isinstance(command, LoadTask):
+                task, writer = command, None
+                continue
+            if task is None:
+                raise ValueError("a chunk without its task")
+            if writer is None:
+                writer = self._writer(task)
+            self._copy(task, writer, command)
+        # Only now: after an error the copier is told first, and nothing may take its time.
+        if self._connection is not None:
+            self._connection.close()
+        if self._producer is not None:
+            self._producer.close()
+
+    def _copy(self, task: LoadTask, writer: TaskWriter, command: CopyChunk) -> None:
+        connection = self._session()
         try:
-            return self._copy(task, blocks, out)
-        except BadValue as problem:
-            raise SourceRefused(
-                "bad_value",
-                f"a value cannot be captured: {problem}",
-                table=str(task.schema.id),
-                remedy="correct the row at the source, or leave out the table",
-            ) from None
-        except LogError as error:
-            if error.code == "record_too_large":
-                raise SourceRefused(
-                    error.code, error.message, table=str(task.schema.id), remedy=error.remedy
-                ) from None
-            error.table = error.table or str(task.schema.id)
-            raise
-
-    def _copy(self, task: LoadTask, blocks: BlockRange, out: BinaryIO) -> Done:
-        schema = task.schema
-        columns = len(schema.columns)
-        encoder = RowEncoder(schema, self._setup.origin)
-        batches, load = BatchEncoder(encoder), self._transaction()
-        headers = encoder.headers(load.snapshot_position())
-        source = RangeCopy(self._connection, schema, blocks)
-        rows, open_rows, open_bytes, opened = 0, 0, 0, 0.0
-        ends: Ends = {}
-        for block in source.blocks():
-            batch = parse_block(block, columns)
-            if batch:
-                if not open_rows:
-                    self._producer.begin()
-                    opened = time.monotonic()
-                keys, values = batches.snapshot_rows(list(zip(*batch, strict=True)), load)
-                self._send(task, keys, values, headers)
-                rows += len(batch)
-                open_rows += len(batch)
-                open_bytes += len(block)
-            if open_rows and (
-                open_rows >= MAX_ROWS
-                or open_bytes >= MAX_BYTES
-                or time.monotonic() - opened >= MAX_SECONDS
-            ):
-                self._commit(ends)
-                open_rows, open_bytes = 0, 0
-                _say(out, Written(rows))
-        if rows != source.rows:
-            raise ProtocolViolation(
-                "bad_copy_data",
-                f"COPY says that it sent {source.rows} rows, and {rows} came",
-                table=str(schema.id),
-            )
-        if open_rows:
-            self._commit(ends)
-        return Done(rows, ends)
-
-    def _send(
-        self, task: LoadTask, keys: list[bytes], values: list[bytes], headers: Headers
-    ) -> None:
-        topic, partitions = task.topic, task.partitions
-        to = [partition_of(key, partitions) for key in keys]
-        if not self._producer.send_all(topic, to, keys, values, [headers] * len(keys)):
-            for partition, key, value in zip(to, keys, values, strict=True):
-                self._producer.send(topic, partition, key, value, headers)
-
-    def _commit(self, ends: Ends) -> None:
-        for topic, partitions in self._producer.ends().items():
-            ends.setdefault(topic, {}).update(partitions)
-        self._producer.commit()
-
-    def _transaction(self) -> TransactionFields:
-        setup = self._setup
-        return TransactionFields(
-            setup.epoch,
-            setup.consistent_point - 1,
-            None,
-            setup.taken_us,
-            time.time_ns() // 1_000_000,
-            snapshot=True,
+            begin_chunk(connection, task)
+        except CdcError as error:
+            if error.code != "lock_not_granted":
+                raise
+            end_chunk(connection)
+            blocked = Blocked(lock_holders(connection, task.schema))
+            # Chunks of the same table that wait here would only wait for the same lock.
+            for _ in range(1 + self._commands.drop_chunks()):
+                _say(self._out, blocked)
+            return
+        _say(
+            self._out,
+            writer.copy(connection, command.chunk, lambda n: _say(self._out, RowsWritten(n))),
         )
 
+    def _session(self) -> Connection:
+        if self._connection is None:
+            setup = self._setup
+            name = f"cdc {setup.source} snapshot {setup.number}"
+            self._connection = open_session(setup.conninfo, name)
+        return self._connection
 
-def serve(commands: BinaryIO, out: BinaryIO) -> None:
-    """Copy ranges until there are no more commands.
+    def _writer(self, task: LoadTask) -> TaskWriter:
+        setup = self._setup
+        info = self._describe(task)
+        if self._producer is None or self._producer.max_message_bytes != info.max_message_bytes:
+            self._register(info.max_message_bytes)
+        assert self._producer is not None  # noqa: S101 - for the type checker
+        return TaskWriter(
+            task, setup.epoch, setup.origin, self._producer, self._rate, self._commands.look
+        )
 
-    Raises:
-        CdcError: What went wrong; the process has to end.
-    """
-    line = commands.readline()
-    if not line:
-        return
-    setup = WorkerSetup.from_line(line)
-    configure_logging(f"snapshot:{setup.source}.{setup.number}")
-    producer = TransactionalProducer(
-        setup.bootstrap_servers,
-        snapshot_transactional_id(setup.project, setup.source, setup.number),
-        setup.log_options,
-        max_message_bytes=setup.max_message_bytes,
-    )
-    name = f"cdc {setup.source} snapshot {setup.number}"
-    with producer:
-        producer.init()
-        with closing(open_snapshot(setup.conninfo, setup.snapshot, name)) as connection:
-            # All of them now: a lock asked for later would wait behind a waiting ALTER TABLE,
-            # which waits for the locks that the load holds already.
-            lock_tables(connection, setup.tasks)
-            _say(out, Ready())
-            writer = RangeWriter(setup, connection, producer)
-            while line := commands.readline():
-                _say(out, writer.copy(read_range(line), out))
+    def _describe(self, task: LoadTask) -> TopicInfo:
+        """The task's topic, which has to be as the load made it.
+
+        Asked together with those of the tasks that wait: small tables come by the dozen.
+        """
+        if task.topic not in self._topics:
+            self._topics = self._admin.describe_all({task.topic, *self._commands.topics()})
+        info = self._topics.get(task.topic)
+        if info is None or info.partitions != task.partitions:
+            what = "is not on the broker" if info is None else "has other partitions"
+            raise LogError(
+                "topic_differs",
+                f"topic {task.topic} of the load {what}",
+                table=str(task.schema.id),
+                remedy="load the table again",
+            )
+        return info
+
+    def _register(self, max_message_bytes: int) -> None:
+        """Fence the predecessor, for topics of this limit."""
+        setup = self._setup
+        if self._producer is not None:
+            self._producer.close()
+        self._producer = TransactionalProducer(
+            setup.bootstrap_servers,
+            snapshot_transactional_id(setup.project, setup.source, setup.number),
+            setup.log_options,
+            max_message_bytes=max_message_bytes,
+        )
+        self._producer.init()
 
 
 def _say(out: BinaryIO, message: Message) -> None:
     out.write(message.to_line())
     out.flush()
+
+
+def _where(problem: BaseException) -> str:
+    frames = traceback.extract_tb(problem.__traceback__)
+    return " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
 
 
 def _die_with(parent: int) -> None:
@@ -204,16 +184,21 @@ def main() -> int:
     os.dup2(2, 1)
     # Every batch makes a thousand lists without any cycle among them.
     gc.set_threshold(100_000)
+    rate = RateLimit()
+    commands = Commands(0, rate)
     try:
-        serve(sys.stdin.buffer, out)
+        setup = commands.setup()
+        if setup is not None:
+            configure_logging(f"snapshot:{setup.source}.{setup.number}")
+            Server(setup, commands, out, rate).serve()
     except CdcError as error:
         _say(out, Failed(error))
         return 1
     except BrokenPipeError:
         return 1
-    except Exception as problem:
+    except Exception as problem:  # noqa: BLE001 - the outermost frame
         # A foreign exception's message can quote a row: only its type is passed on.
-        log.error("snapshot worker failed", exc_info=True)
+        log.error("snapshot worker failed", kind=type(problem).__name__, at=_where(problem))
         message = f"a snapshot worker failed unexpectedly ({type(problem).__name__})"
         _say(out, Failed(CdcError("internal_error", message)))
         return 1

@@ -162,9 +162,10 @@ def _short_forms(schema: dict[str, Any]) -> None:
 
 
 class SnapshotConfig(Model):
-    """The first load."""
+    """Loads of tables; both limits are of the source, whatever the number of tables."""
 
     workers: Annotated[int, Field(strict=True, ge=1, le=MAX_SNAPSHOT_WORKERS)] = 2
+    rows_per_second: Annotated[int, Field(strict=True, ge=1)] | None = None
 
 
 class SourceConfig(Model):

@@ -63,6 +63,7 @@ def capture_settings(config: Config, name: str) -> CaptureSettings:
         manage_publication=source.publication.manage,
         tables=source.table_ids,
         workers=source.snapshot.workers,
+        rows_per_second=source.snapshot.rows_per_second,
         version=_version(),
     )
 
@@ -79,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run capture until SIGTERM or SIGINT; returns the exit code."""
     from connectors.postgres.capture import Capture
     from connectors.postgres.stopping import StopRequest
-    from snapshots.load import run_exported_load
+    from snapshots.copier import ChunkCopier
 
     parser = argparse.ArgumentParser(prog="capture_child")
     parser.add_argument("--config", type=Path, required=True)
@@ -95,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     gc.set_threshold(100_000)
     try:
         settings = capture_settings(load_config(arguments.config), arguments.source)
-        Capture(settings, run_exported_load, channel, stop).run()
+        Capture(settings, ChunkCopier, channel, stop).run()
         log.info("capture has ended as asked")
         return OK
     except CdcError as error:

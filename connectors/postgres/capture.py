@@ -1,6 +1,6 @@
-"""Capture of one source: fence, load or check, stream; stop the source where it must.
+"""Capture of one source: fence, begin or check, stream and load; stop the source where it must.
 
-start ── first load, unless all tables are Ready ── start checks ── stream
+start ── first start, unless there is a frontier ── start checks ── stream, and loads beside it
 └─ a change that cannot
 be captured: replay up to before its transaction, record Errored, end
 """
@@ -9,33 +9,36 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
 
 from cdc.control import ControlState, TableRecord
 from cdc.daemon.channel import ChildChannel
-from cdc.errors import ConfigError, SourceError
-from cdc.load import Loader, LoadProgress
+from cdc.errors import ConfigError
+from cdc.load import LoadProgress, MakeCopier
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.states import ERRORED
-from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.capture_settings import CaptureSettings, copy_settings
 from connectors.postgres.client import ReplicationClient, connect_sql
-from connectors.postgres.firstload import FirstLoad, LoadHooks
+from connectors.postgres.firststart import FirstStart, StartHooks
 from connectors.postgres.leftovers import free_slot
+from connectors.postgres.load_catalog import LoadCatalog
+from connectors.postgres.loads import LoadPorts, Loads
 from connectors.postgres.log_state import (
     fence,
-    is_loaded,
+    is_begun,
     read_control,
     read_position,
     routed_tables,
 )
 from connectors.postgres.log_writer import LogPosition, LogWriter
 from connectors.postgres.publication import PublicationInfo
-from connectors.postgres.router import Router
+from connectors.postgres.router import RoutedTable, Router
 from connectors.postgres.side_connection import SideConnection
 from connectors.postgres.startcheck import (
     check_errored,
@@ -54,9 +57,6 @@ log = structlog.get_logger(__name__)
 _WATCH_EVERY_S: Final = 30.0
 _WATCH_OFTEN_S: Final = 5.0
 _REPORT_EVERY_S: Final = 1.0
-#: A truncate or a rewrite hides rows from the snapshot; the next one sees them.
-_LOAD_ATTEMPTS: Final = 5
-_CHANGED_UNDER_LOAD: Final = frozenset({"table_changed", "table_rewritten"})
 
 
 class StopAsked(Exception):
@@ -68,7 +68,7 @@ class Capture:
 
     Args:
         settings: Of the capture.
-        loader: Copies the tables at the first start.
+        make_copier: Makes what copies the chunks of loads.
         channel: To the daemon.
         stop: Set when this process is to end.
     """
@@ -76,12 +76,12 @@ class Capture:
     def __init__(
         self,
         settings: CaptureSettings,
-        loader: Loader,
+        make_copier: MakeCopier,
         channel: ChildChannel,
         stop: StopRequest,
     ) -> None:
         self._settings = settings
-        self._loader = loader
+        self._make_copier = make_copier
         self._channel = channel
         self._stop = stop
         self._admin = LogAdmin(settings.bootstrap_servers, settings.log_options)
@@ -97,6 +97,7 @@ class Capture:
         self._seen_truncates = 0
         self._reported = 0.0
         self._loaded: dict[TableId, int] = {}
+        self._loads: Loads | None = None
 
     def run(self) -> None:
         """Capture until a stop is asked for.
@@ -110,56 +111,28 @@ class Capture:
         fence(settings)
         control = read_control(settings)
         try:
-            if not is_loaded(control):
-                self._load(control)
+            if not is_begun(control):
+                self._begin(control)
                 control = read_control(settings)
             self._go_on(control)
         except StopAsked:
             log.info("stopped before streaming began")
 
-    # --- first load ---
+    # --- first start ---
 
-    def _load(self, control: ControlState) -> None:
+    def _begin(self, control: ControlState) -> None:
         settings = self._settings
-        self._channel.state("loading")
-        hooks = LoadHooks(
-            check=self._check_stop,
-            progress=self._load_progress,
-            waiting_for_slot=self._slot_waits,
-        )
         with TransactionalProducer(
             settings.bootstrap_servers, settings.transactional_id, settings.log_options
         ) as producer:
             producer.init()
-            first = FirstLoad(settings, self._admin, producer, self._loader, hooks)
-            for attempt in range(1, _LOAD_ATTEMPTS + 1):
-                try:
-                    return first.run(control)
-                except SourceError as error:
-                    if error.code not in _CHANGED_UNDER_LOAD or attempt == _LOAD_ATTEMPTS:
-                        raise
-                    log.warning("the load begins anew", **error.to_json())
-                    control = read_control(settings)
+            hooks = StartHooks(self._check_stop, self._slot_waits)
+            FirstStart(settings, self._admin, producer, hooks).run(control)
 
     def _check_stop(self) -> None:
         self._answer_commands()
         if self._stop.requested:
             raise StopAsked
-
-    def _load_progress(self, progress: LoadProgress) -> None:
-        self._check_stop()
-        self._loaded[progress.table] = progress.rows
-        name = self._settings.name_of(progress.table)
-        self._channel.state(
-            "loading",
-            table=name,
-            rows=progress.rows,
-            total=progress.estimate,
-            done=progress.done,
-            all_rows=sum(self._loaded.values()),
-        )
-        if progress.done:
-            log.info("copied", table=name, rows=progress.rows)
 
     def _slot_waits(self, seconds: float) -> None:
         self._check_stop()
@@ -201,7 +174,9 @@ class Capture:
 
     def _check_log(self, position: LogPosition) -> int:
         """Check the topics; the smallest ``max.message.bytes`` of those we write."""
-        settings, records = self._settings, self._records
+        settings = self._settings
+        # What is being loaded can be loaded again; see ``Loads``.
+        records = {id: r for id, r in self._records.items() if r.ready_from is not None}
         topics = [record.topic for record in records.values()]
         infos = self._admin.describe_all([*topics, settings.control_topic, settings.frontier_topic])
         there = {name: (info.topic_id, info.partitions) for name, info in infos.items()}
@@ -224,14 +199,19 @@ class Capture:
             check_server(position, client.identify_system())
             replay = stop_before is not None
             start = self._check_source(position)
-            stream = Stream(
-                client, start, StreamHooks(self._stop, self._tick, self._frontier_stable)
+            hooks = StreamHooks(
+                self._stop,
+                self._tick,
+                self._frontier_stable,
+                lambda: self._loads is not None and self._loads.border_wanted,
+                self._at_border,
             )
+            stream = Stream(client, start, hooks)
             side = SideConnection(settings.conninfo, settings.publication, stream.reread_waits)
             self._side = side
-            try:
-                tables = routed_tables(control, self._writer.position)
-                self._router = Router(
+
+            def router(tables: Mapping[TableId, RoutedTable]) -> Router:
+                return Router(
                     settings,
                     position.position.epoch,
                     tables,
@@ -239,11 +219,34 @@ class Capture:
                     producer.send_all,
                     side,
                 )
+
+            loads = None
+            try:
+                tables = routed_tables(control, self._writer.position)
+                self._router = router(tables)
                 self._seen_truncates = 0
                 self._remember_filenodes()
                 if not replay:
                     # A replay goes up to a change after which it need not hold any more.
                     self._watch()
+                loads = Loads(
+                    settings,
+                    LoadPorts(
+                        admin=self._admin,
+                        reader=self._reader,
+                        copier=self._make_copier(copy_settings(settings, position.position.epoch)),
+                        catalog=LoadCatalog(side.connected, settings.publication),
+                        router=self._router,
+                        writer=self._writer,
+                        replay_router=lambda table: router({table.schema.id: table}),
+                        keep_alive=stream.keep_alive,
+                        progress=self._load_progress,
+                    ),
+                    control,
+                    self._records,
+                )
+                loads.check_topics()
+                self._loads = None if replay else loads
                 client.start_replication(settings.slot, start, settings.publication)
                 log.info(
                     "streaming",
@@ -256,6 +259,9 @@ class Capture:
                 stream.run(self._router, self._writer, stop_before)
             finally:
                 self._stream = None
+                if loads is not None:
+                    loads.close()
+                self._loads = None
                 side.close()
             return stream.reached
 
@@ -329,9 +335,13 @@ class Capture:
         publication = self._side.publication()
         check_publication(self._settings, publication, self._records, self._publication)
         self._publication = publication
-        found = self._side.identities(schemas)
-        check_identities(self._settings, self._records, found)
+        loading = self._loads.schemas if self._loads is not None else {}
+        records = {id: r for id, r in self._records.items() if id in schemas or id in loading}
+        found = self._side.identities({**loading, **schemas})
+        check_identities(self._settings, records, found)
         for id, now in found.items():
+            if id in loading:
+                continue  # compared by each chunk
             schema, record = schemas[id], self._records[id]
             if now.columns != schema.column_names:
                 # A column that is on its way: whether it was added by a rewrite is judged by
@@ -343,7 +353,26 @@ class Capture:
                 self._records[id] = changed
                 self._router.control.append(changed.to_key_value())
 
+    def _at_border(self) -> None:
+        if self._loads is not None:
+            self._loads.at_border()
+
+    def _load_progress(self, progress: LoadProgress) -> None:
+        self._loaded[progress.table] = progress.rows
+        self._channel.state(
+            "loading",
+            table=self._settings.name_of(progress.table),
+            rows=progress.rows,
+            total=progress.estimate,
+            done=progress.done,
+            all_rows=sum(self._loaded.values()),
+        )
+
     def _tick(self) -> None:
+        if self._loads is not None and self._loads.active:
+            self._loads.tick()
+            if not self._loads.active:
+                self._channel.state("streaming")
         now = time.monotonic()
         if self._router.truncates > self._seen_truncates:
             # A new file each: looked at soon, before a new column makes it suspicious.
@@ -361,7 +390,7 @@ class Capture:
         stream = self._stream
         if stream is None or not self._channel.connected:
             return
-        self._channel.ready(True)
+        self._channel.ready(not self._first_loads())
         self._channel.metrics(
             lag_bytes=stream.lag_bytes,
             records=self._router.records,
@@ -372,6 +401,10 @@ class Capture:
                 self._settings.name_of(id): count for id, count in self._router.changes.items()
             },
         )
+
+    def _first_loads(self) -> bool:
+        """Whether any table was never Ready."""
+        return any(r.ready_from is None for r in self._records.values())
 
     def _answer_commands(self) -> None:
         for command in self._channel.commands():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cdc.envelope import Origin
+from cdc.load import CopySettings
 from cdc.names import (
     TableId,
     capture_transactional_id,
@@ -35,6 +36,7 @@ class CaptureSettings:
         manage_publication: Whether we may create it.
         tables: The tables of cdc.yaml.
         workers: Snapshot workers.
+        rows_per_second: Limit of all snapshot workers together; None: no limit.
         version: Of this program, for the envelopes.
     """
 
@@ -54,6 +56,7 @@ class CaptureSettings:
     tables: tuple[TableId, ...]
     workers: int
     version: str
+    rows_per_second: int | None = None
 
     @property
     def control_topic(self) -> str:
@@ -78,3 +81,18 @@ class CaptureSettings:
     def name_of(self, table: TableId) -> str:
         """``source.schema.table``, as errors name it."""
         return f"{self.source}.{table}"
+
+
+def copy_settings(settings: CaptureSettings, epoch: int) -> CopySettings:
+    """What the copier of a source's loads is told."""
+    return CopySettings(
+        project=settings.project,
+        source=settings.source,
+        conninfo=settings.conninfo,
+        epoch=epoch,
+        origin=settings.origin,
+        bootstrap_servers=settings.bootstrap_servers,
+        log_options=settings.log_options,
+        workers=settings.workers,
+        rows_per_second=settings.rows_per_second,
+    )

@@ -57,13 +57,9 @@ def read_control(settings: CaptureSettings) -> ControlState:
             return ControlState()
 
 
-def is_loaded(control: ControlState) -> bool:
-    """Whether the first load was completed."""
-    return (
-        bool(control.tables)
-        and not control.unfinished_loads()
-        and any(record.ready_from is not None for record in control.tables.values())
-    )
+def is_begun(control: ControlState) -> bool:
+    """Whether the first start came as far as a frontier."""
+    return control.offset is not None
 
 
 def read_position(settings: CaptureSettings, control: ControlState, admin: LogAdmin) -> LogPosition:
@@ -93,7 +89,7 @@ def read_position(settings: CaptureSettings, control: ControlState, admin: LogAd
 
 
 def routed_tables(control: ControlState, frontier: Position) -> dict[TableId, RoutedTable]:
-    """The captured tables with their schemas as of a frontier.
+    """The tables that are Ready, or were, with their schemas as of a frontier.
 
     Schema versions above it were written by a transaction that will come again.
 
@@ -102,6 +98,8 @@ def routed_tables(control: ControlState, frontier: Position) -> dict[TableId, Ro
     """
     tables = {}
     for id, record in control.tables.items():
+        if record.ready_from is None:
+            continue  # it is being loaded
         schema = control.schema_at(id, record.load, frontier)
         if schema is None:
             raise LogError("schema_missing", "control has no schema of it", table=str(id))

@@ -183,9 +183,9 @@ class LogWriter:
         self._commit()
         self._offset_written = True
 
-    def end_of(self, topic: str) -> int:
-        """Next offset of a topic of one partition, as of the newest frontier; 0: never written."""
-        return self._all_ends.get(topic, {}).get(0, 0)
+    def ends_of(self, topic: str) -> dict[int, int]:
+        """Next offsets of a topic's partitions as of the newest frontier; none: never written."""
+        return dict(self._all_ends.get(topic, {}))
 
     def include(self, ends: Ends) -> None:
         """What others wrote belongs to the next frontier."""

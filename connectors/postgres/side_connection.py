@@ -88,7 +88,7 @@ class SideConnection:
         self._publication = publication
         self._connection: Connection | None = None
         self._waiting = waiting
-        self._rereader = Rereader(self._connected, waiting)
+        self._rereader = Rereader(self.connected, waiting)
         #: relfilenode by relation id when its columns were last seen as we know them.
         self.filenodes: dict[int, int] = {}
 
@@ -106,7 +106,7 @@ class SideConnection:
             CdcError: As ``failures.server_error``.
         """
         while True:
-            connection = self._connected()
+            connection = self.connected()
             with mapped_errors("read new columns"):
                 ((next_xid,),) = connection.execute(
                     "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
@@ -148,7 +148,7 @@ class SideConnection:
         by_relid = {schema.relid: id for id, schema in tables.items()}
         with mapped_errors("compare the tables with what was recorded"):
             rows = (
-                self._connected()
+                self.connected()
                 .execute(_IDENTITIES, (self._publication, list(by_relid)))
                 .fetchall()
             )
@@ -165,7 +165,7 @@ class SideConnection:
         Raises:
             CdcError: As ``failures.server_error``.
         """
-        return inspect_publication(self._connected(), self._publication)
+        return inspect_publication(self.connected(), self._publication)
 
     def close(self) -> None:
         """End the connection."""
@@ -173,7 +173,8 @@ class SideConnection:
             self._connection.close()
             self._connection = None
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """The connection, made if there is none; read only, with short timeouts."""
         if self._connection is None:
             connection = connect_sql(self._conninfo)
             with mapped_errors("prepare a connection"):

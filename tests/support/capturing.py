@@ -13,7 +13,7 @@ from cdc.control import ControlState
 from cdc.daemon.channel import ChildChannel
 from cdc.envelope import LogRecord
 from cdc.errors import CdcError
-from cdc.load import LoadResult
+from cdc.load import ChunkDone, ChunkPlan, Measure
 from cdc.log.reader import LogReader
 from cdc.names import TableId, default_publication, default_slot
 from cdc.position import Position, parse_lsn
@@ -24,9 +24,33 @@ from connectors.postgres.stopping import StopRequest
 PROJECT, SOURCE = "test", "shop"
 
 
-def empty_load(request, on_progress):
-    """The loader for tables without rows."""
-    return LoadResult({task.schema.id: 0 for task in request.tasks}, {})
+class EmptyCopier:
+    """Copies tables without rows: every chunk is done at once."""
+
+    def __init__(self, settings):
+        self.begun = []
+        self._events = []
+
+    def measure(self, schemas):
+        return [Measure(ChunkPlan(1, 1), 0, 0) for _ in schemas]
+
+    def begin(self, task):
+        self.begun.append(task)
+        self._events += [ChunkDone(task.key, chunk, 0, {}) for chunk in task.left]
+
+    def cancel(self, load):
+        self._events = [event for event in self._events if event.load != load]
+
+    def poll(self, seconds=0.0):
+        events, self._events = self._events, []
+        return events
+
+    @property
+    def busy(self):
+        return bool(self._events)
+
+    def close(self):
+        self._events = []
 
 
 class Capturing:
@@ -41,14 +65,22 @@ class Capturing:
     """
 
     def __init__(
-        self, bootstrap, conninfo, prefix, tables, *, partitions=1, loader=empty_load, name="x"
+        self,
+        bootstrap,
+        conninfo,
+        prefix,
+        tables,
+        *,
+        partitions=1,
+        make_copier=EmptyCopier,
+        name="x",
     ):
         database = conninfo["dbname"]
         # Slots belong to the server, so their names must not repeat among tests.
         slot = f"{default_slot(PROJECT, name)}_{database}"
         self.conninfo = dict(conninfo)
         self.bootstrap = bootstrap
-        self.loader = loader
+        self.make_copier = make_copier
         self.settings = CaptureSettings(
             project=f"{PROJECT}.{prefix}",
             source=SOURCE,
@@ -75,7 +107,9 @@ class Capturing:
 
     def start(self, settings=None):
         self._stop, self._error = StopRequest(), None
-        capture = Capture(settings or self.settings, self.loader, ChildChannel(None), self._stop)
+        capture = Capture(
+            settings or self.settings, self.make_copier, ChildChannel(None), self._stop
+        )
 
         def run():
             try:

@@ -102,7 +102,7 @@ def test_the_records_are_those_of_single_inserts():
 
 def test_rows_of_a_relation_that_is_not_captured_only_count():
     setup = Setup()
-    setup.router.relation(Relation(OTHER, "public", "elsewhere", "d", RELATION.columns))
+    setup.router.relation(Relation(OTHER, "public", "elsewhere", "d", RELATION.columns), b"R")
     setup.change(Insert(OTHER, (b"1", b"x", b"1")))
     assert setup.router.inserts(OTHER, wire([(b"2", b"x", b"1")] * 2, relid=OTHER))
     assert setup.router.ordinal == 3

@@ -81,7 +81,7 @@ class Setup:
             self.send_all,
             self.source,
         )
-        self.router.relation(relation)
+        self.router.relation(relation, encode(relation))
         self.begin(1000)
 
     def send_all(self, topic, partitions, keys, values, headers):
@@ -115,7 +115,7 @@ def update(id, big=UNSENT, n=b"2", old_kind="", old=None):
 
 
 def test_ordinals_count_every_change_of_the_transaction(at):
-    at.router.relation(Relation(OTHER, "public", "elsewhere", "d", RELATION.columns))
+    at.router.relation(Relation(OTHER, "public", "elsewhere", "d", RELATION.columns), b"R")
     (first,) = at.change(insert(1))
     assert at.change(Insert(OTHER, (b"1", b"x", b"1"))) == []
     at.router.truncate(Truncate((OTHER,), False, False))
@@ -256,7 +256,7 @@ def play(at, *messages):
         elif isinstance(message, Commit):
             at.router.commit()
         elif isinstance(message, Relation):
-            at.router.relation(message)
+            at.router.relation(message, b"R")
         else:
             records += at.change(message, index=index)
     return records
@@ -328,7 +328,7 @@ def with_note():
 def test_an_added_column_makes_a_version_with_its_first_event(at):
     at.change(insert(1))
     at.source.columns["note"] = AddedColumn(4, "text", codecs.TEXT, -1, None, False, False)
-    at.router.relation(with_note())
+    at.router.relation(with_note(), b"R")
     assert at.router.take_control() == []
     (record,) = at.change(Insert(RELID, (b"2", b"x", b"1", b"new")))
     assert record.schema_version == 2
@@ -337,7 +337,7 @@ def test_an_added_column_makes_a_version_with_its_first_event(at):
     assert json.loads(key) == ["schema", "public", "orders", 1, 2]
     assert json.loads(value)["from"] == str(record.position)
     # The same relation again, as after any invalidation, is no new version.
-    at.router.relation(with_note())
+    at.router.relation(with_note(), b"R")
     (again,) = at.change(Insert(RELID, (b"3", b"x", b"1", None)))
     assert again.schema_version == 2
     assert at.router.take_control() == []
@@ -346,15 +346,15 @@ def test_an_added_column_makes_a_version_with_its_first_event(at):
 def test_a_column_added_within_the_transaction_is_not_in_its_earlier_rows(at):
     at.change(insert(1, BIG))
     at.source.columns["note"] = AddedColumn(4, "text", codecs.TEXT, -1, None, False, False)
-    at.router.relation(with_note())
+    at.router.relation(with_note(), b"R")
     (record,) = at.change(Update(RELID, "", None, (b"1", UNSENT, b"2", UNSENT)))
     assert record.after["big"] == BIG.decode()
     assert record.unchanged == ("note",)
 
 
 def test_a_relation_is_compared_only_when_a_change_needs_it(at):
-    at.router.relation(Relation(RELID, "public", "orders", "d", RELATION.columns[:2]))
-    at.router.relation(RELATION)
+    at.router.relation(Relation(RELID, "public", "orders", "d", RELATION.columns[:2]), b"R")
+    at.router.relation(RELATION, b"R")
     assert at.change(insert(1))
 
 
@@ -369,7 +369,7 @@ def stopped(at, event):
 
 def test_a_dropped_column_stops_and_names_table_position_and_remedy(at):
     at.change(insert(1))
-    at.router.relation(Relation(RELID, "public", "orders", "d", RELATION.columns[:2]))
+    at.router.relation(Relation(RELID, "public", "orders", "d", RELATION.columns[:2]), b"R")
     error = stopped(at, Insert(RELID, (b"1", b"x")))
     assert error.code == "column_dropped"
     assert error.table == "shop.public.orders"
@@ -379,12 +379,12 @@ def test_a_dropped_column_stops_and_names_table_position_and_remedy(at):
 
 
 def test_a_table_that_is_created_again_stops(at):
-    at.router.relation(Relation(500, "public", "orders", "d", RELATION.columns))
+    at.router.relation(Relation(500, "public", "orders", "d", RELATION.columns), b"R")
     assert stopped(at, Insert(500, (b"1", b"x", b"1"))).code == "table_recreated"
 
 
 def test_a_truncate_of_a_changed_table_stops(at):
-    at.router.relation(Relation(RELID, "public", "renamed", "d", RELATION.columns))
+    at.router.relation(Relation(RELID, "public", "renamed", "d", RELATION.columns), b"R")
     with pytest.raises(SourceStopped, match="renamed"):
         at.router.truncate(Truncate((RELID,), False, False))
 

@@ -1,0 +1,107 @@
+"""What a load asks the source: definitions, the barrier's transaction ids, where WAL is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import psycopg
+
+from cdc.names import TableId
+from connectors.postgres.catalog import TableDefinition, current_wal_lsn, read_tables
+from connectors.postgres.failures import mapped_errors
+from connectors.postgres.preflight import refusal
+from connectors.postgres.table_checks import Finding, table_problems
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_PAGE: Final = 8192
+#: A WAL page begins with a header of 24 bytes, a segment's first page with one of 40.
+_PAGE_HEADERS: Final = (24, 40)
+
+_HOLDERS = """
+    SELECT 'pid ' || pid FROM pg_stat_activity
+    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+    UNION ALL
+    SELECT 'prepared ' || quote_literal(gid) FROM pg_prepared_xacts
+    LIMIT 10
+"""
+
+
+class LoadCatalog:
+    """Asks over a plain connection.
+
+    Args:
+        connect: Gives the connection, as from ``SideConnection``.
+        publication: Whose tables these are.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], publication: str) -> None:
+        self._connect = connect
+        self._publication = publication
+
+    def definitions(self, tables: Sequence[TableId]) -> dict[TableId, TableDefinition]:
+        """The tables as they are now.
+
+        Raises:
+            SourceRefused: One is gone, or is not as a load needs it; lists all findings.
+            CdcError: As ``failures.server_error``.
+        """
+        found = read_tables(self._connect(), tables, self._publication)
+        problems: list[Finding] = []
+        for id in tables:
+            definition = found.get(id)
+            if definition is not None:
+                problems += table_problems(definition)
+            else:
+                problems.append(
+                    Finding(
+                        "table_missing",
+                        str(id),
+                        "was dropped before it was loaded",
+                        f"take {id} out of `tables` in cdc.yaml, or create it",
+                        of_table=True,
+                    )
+                )
+        if problems:
+            raise refusal(problems)
+        return found
+
+    def next_xid(self) -> int:
+        """A transaction that begins to write from now on has at least this id (64 bits)."""
+        return self._number("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+
+    def oldest_xid(self) -> int:
+        """Every transaction with a smaller id has ended, and what it did is visible."""
+        return self._number("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+
+    def holders(self) -> list[str]:
+        """Who has a transaction id now: server processes and prepared transactions."""
+        with mapped_errors("look for open transactions"):
+            return [name for (name,) in self._connect().execute(_HOLDERS).fetchall()]
+
+    def insert_lsn(self) -> int:
+        """No commit record that was visible before lies at or above this LSN."""
+        return reachable(current_wal_lsn(self._connect()))
+
+    def _number(self, query: str) -> int:
+        with mapped_errors("read the snapshot"):
+            ((number,),) = self._connect().execute(query.encode()).fetchall()
+        return int(number)
+
+
+def reachable(lsn: int) -> int:
+    """An insert position just behind a page's header is told as the page's begin elsewhere.
+
+    A keepalive of a server that writes nothing more would stay below it for ever; no record
+    lies in between.
+    """
+    return lsn - lsn % _PAGE if lsn % _PAGE in _PAGE_HEADERS else lsn
+
+
+def pub_rel_of(definition: TableDefinition) -> dict[str, int] | None:
+    """The table's place in the publication, as control records hold it."""
+    if definition.pub_rel is None:
+        return None
+    oid, xmin = definition.pub_rel
+    return {"oid": oid, "xmin": xmin}

@@ -1,0 +1,149 @@
+"""Copies one chunk: COPY, the encoder that the stream has, Kafka transactions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cdc.batch_encoder import BatchEncoder
+from cdc.envelope import BadValue, Headers, Origin, RowEncoder, TransactionFields
+from cdc.errors import LogError, ProtocolViolation, SourceRefused
+from cdc.frontier import Ends
+from cdc.load import LoadTask
+from cdc.log.partition import partition_of
+from cdc.log.producer import TransactionalProducer
+from snapshots.copytext import parse_block
+from snapshots.messages import Done
+from snapshots.rate import RateLimit
+from snapshots.source import BATCH_ROWS, ChunkCopy, Connection, end_chunk
+
+#: A Kafka transaction is committed after so many rows, bytes of COPY text, or seconds.
+MAX_ROWS: Final = 200_000
+MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_SECONDS: Final = 10.0
+
+
+class TaskWriter:
+    """Copies chunks of one task.
+
+    Args:
+        task: The table; its ``left`` does not matter.
+        epoch: Of the source's history.
+        origin: What every envelope says of where it comes from.
+        producer: After its ``init``, with the limit of the task's topic.
+        rate: The worker's share of the rows per second.
+        look: Called for each batch; may change the rate.
+    """
+
+    def __init__(
+        self,
+        task: LoadTask,
+        epoch: int,
+        origin: Origin,
+        producer: TransactionalProducer,
+        rate: RateLimit,
+        look: Callable[[], None],
+    ) -> None:
+        self._task = task
+        self._epoch = epoch
+        self._producer = producer
+        self._rate = rate
+        self._look = look
+        self._encoder = RowEncoder(task.schema, origin)
+        self._batches = BatchEncoder(self._encoder)
+        self._open_rows = 0
+        self._open_bytes = 0
+        self._opened = 0.0
+
+    def copy(self, connection: Connection, chunk: int, written: Callable[[int], None]) -> Done:
+        """Copy a chunk inside of its transaction, and end that as soon as the rows are read.
+
+        Args:
+            connection: After ``begin_chunk``.
+            chunk: Which one.
+            written: Told, after a Kafka transaction, how many rows of the chunk are committed.
+
+        Raises:
+            CdcError: Nothing of the open Kafka transaction is committed.
+        """
+        table = str(self._task.schema.id)
+        try:
+            return self._copy(connection, chunk, written)
+        except BadValue as problem:
+            raise SourceRefused(
+                "bad_value",
+                f"a value cannot be captured: {problem}",
+                table=table,
+                remedy="correct the row at the source, or leave out the table",
+            ) from None
+        except LogError as error:
+            if error.code == "record_too_large":
+                raise SourceRefused(
+                    error.code, error.message, table=table, remedy=error.remedy
+                ) from None
+            error.table = error.table or table
+            raise
+
+    def _copy(self, connection: Connection, chunk: int, written: Callable[[int], None]) -> Done:
+        began = time.monotonic()
+        task = self._task
+        columns = len(task.schema.columns)
+        load = self._transaction()
+        headers = self._encoder.headers(load.snapshot_position())
+        source = ChunkCopy(connection, task.schema, task.plan, chunk)
+        rows, ends = 0, Ends()
+        source.batch_rows = self._rate.batch_rows(BATCH_ROWS)
+        for block in source.blocks():
+            batch = parse_block(block, columns)
+            if batch:
+                if not self._open_rows:
+                    self._producer.begin()
+                    self._opened = time.monotonic()
+                keys, values = self._batches.snapshot_rows(list(zip(*batch, strict=True)), load)
+                self._send(keys, values, headers)
+                rows += len(batch)
+                self._open_rows += len(batch)
+                self._open_bytes += len(block)
+            self._look()
+            source.batch_rows = self._rate.batch_rows(BATCH_ROWS)
+            if pause := self._rate.pause(len(batch), time.monotonic()):
+                time.sleep(pause)
+            if self._is_full():
+                self._commit(ends)
+                written(rows)
+        if rows != source.rows:
+            raise ProtocolViolation(
+                "bad_copy_data",
+                f"COPY says that it sent {source.rows} rows, and {rows} came",
+                table=str(task.schema.id),
+            )
+        end_chunk(connection)
+        if self._open_rows:
+            self._commit(ends)
+        return Done(rows, ends, time.monotonic() - began)
+
+    def _is_full(self) -> bool:
+        return self._open_rows > 0 and (
+            self._open_rows >= MAX_ROWS
+            or self._open_bytes >= MAX_BYTES
+            or time.monotonic() - self._opened >= MAX_SECONDS
+        )
+
+    def _send(self, keys: list[bytes], values: list[bytes], headers: Headers) -> None:
+        topic, partitions = self._task.topic, self._task.partitions
+        to = [partition_of(key, partitions) for key in keys]
+        if not self._producer.send_all(topic, to, keys, values, [headers] * len(keys)):
+            for partition, key, value in zip(to, keys, values, strict=True):
+                self._producer.send(topic, partition, key, value, headers)
+
+    def _commit(self, ends: Ends) -> None:
+        for topic, partitions in self._producer.ends().items():
+            ends.setdefault(topic, {}).update(partitions)
+        self._producer.commit()
+        self._open_rows, self._open_bytes = 0, 0
+
+    def _transaction(self) -> TransactionFields:
+        now_us = time.time_ns() // 1000
+        below = self._task.spool_from - 1
+        return TransactionFields(self._epoch, below, None, now_us, now_us // 1000, snapshot=True)
