@@ -239,6 +239,7 @@ class Capture:
                         router=self._router,
                         writer=self._writer,
                         replay_router=lambda table: router({table.schema.id: table}),
+                        filenodes=side.filenodes,
                         keep_alive=stream.keep_alive,
                         progress=self._load_progress,
                     ),

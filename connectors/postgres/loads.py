@@ -103,6 +103,7 @@ class LoadPorts:
         router: Of the stream.
         writer: Of the log.
         replay_router: Makes a router for the replay of one table.
+        filenodes: By relation id, of tables whose columns are as we know them.
         keep_alive: Keeps Postgres informed while something takes long.
         progress: Told of rows that were copied.
     """
@@ -114,6 +115,7 @@ class LoadPorts:
     router: Router
     writer: LogWriter
     replay_router: Callable[[RoutedTable], Router]
+    filenodes: dict[int, int]
     keep_alive: Callable[[], None]
     progress: Callable[[LoadProgress], None]
 
@@ -339,6 +341,9 @@ class Loads:
         if schema is None or spool is None:
             raise LogError("schema_missing", "control has no schema of it", table=str(load.key[0]))
         self._ports.router.spool(schema.relid, spool)
+        filenode = self._records[load.record.id].filenode
+        if filenode is not None:
+            self._ports.filenodes[schema.relid] = filenode
 
     def _begin_again(self, load: _Load) -> None:
         """Abandon a load, and intend the next one of its table."""

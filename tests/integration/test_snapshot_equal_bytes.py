@@ -1,10 +1,13 @@
 """Snapshot and stream write the same key and the same ``after`` for the same row."""
 
+from contextlib import closing
+
 import psycopg
 
 from cdc.batch_encoder import BatchEncoder
 from cdc.codecs import CODECS
 from cdc.envelope import Origin, RowEncoder, TransactionFields
+from cdc.load import ChunkPlan, LoadTask
 from cdc.names import TableId
 from cdc.position import Position
 from cdc.session_settings import OPTIONS
@@ -12,10 +15,11 @@ from connectors.postgres.catalog import read_tables
 from connectors.postgres.messages import Insert
 from connectors.postgres.pgoutput import decode
 from snapshots.copytext import parse_block
-from snapshots.plan import BlockRange
-from snapshots.source import RangeCopy
-from tests.support.export import EPOCH, exported
+from snapshots.source import ChunkCopy, begin_chunk, end_chunk, open_session
+from tests.support.export import EPOCH
 
+TABLE = TableId("public", "t")
+POINT = 0x1000000
 ALL_TYPES = """
 create table t (
     id int primary key, b bool, i2 int2, i8 int8, f4 float4, f8 float8, n numeric,
@@ -49,14 +53,17 @@ def test_snapshot_and_stream_write_equal_bytes(database):
         writer.execute("select pg_create_logical_replication_slot('equal', 'pgoutput')")
         for insert in inserts:
             writer.execute(insert)
-    with exported(database) as export, export.session() as session:
-        table = TableId("public", "t")
-        schema = read_tables(session, [table])[table].schema(1, Position(EPOCH, 0, 0))
+    with closing(open_session(database, "cdc equal snapshot")) as session:
+        schema = read_tables(session, [TABLE])[TABLE].schema(1, Position(EPOCH, 0, 0))
         assert {c.type_oid for c in schema.columns} == set(CODECS)
+        filenode = session.execute("select pg_relation_filenode('public.t')").fetchone()[0]
+        plan = ChunkPlan(1000, 1)
+        begin_chunk(session, LoadTask(schema, filenode, "t", 1, POINT, plan, (0,)))
         encoder = RowEncoder(schema, Origin("0", "shop", "db"))
-        load = TransactionFields(EPOCH, export.consistent_point - 1, None, 1, 1, snapshot=True)
-        copy = RangeCopy(session, schema, BlockRange(0, 0, None))
+        load = TransactionFields(EPOCH, POINT - 1, None, 1, 1, snapshot=True)
+        copy = ChunkCopy(session, schema, plan, 0)
         batch = parse_block(b"".join(copy.blocks()), len(schema.columns))
+        end_chunk(session)
         assert copy.rows == len(batch) == 7
         keys, values = BatchEncoder(encoder).snapshot_rows(list(zip(*batch, strict=True)), load)
     with psycopg.connect(**database, options=OPTIONS, client_encoding="UTF8") as session:

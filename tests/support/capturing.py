@@ -225,7 +225,12 @@ class Capturing:
         query = "select from pg_replication_slots where active and slot_name = "
         query += f"'{self.settings.slot}'"
         self.wait_until(lambda: self.frontier() is not None, timeout, "the first frontier")
+        self.wait_until(self._all_ready, timeout, "tables that are Ready")
         self.wait_until(lambda: self.rows(query), timeout, "the stream")
+
+    def _all_ready(self):
+        tables = self.control().tables.values()
+        return bool(tables) and all(record.ready_from is not None for record in tables)
 
     def caught_up(self, timeout=20):
         """Wait until the frontier has passed what the source holds now; returns it."""

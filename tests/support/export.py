@@ -1,84 +1,96 @@
-"""An exported snapshot and its load request, as capture makes them for a first load."""
+"""Loads as capture begins them, for tests of the copier."""
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 
 from cdc.envelope import Origin
-from cdc.load import LoadRequest, LoadTask
+from cdc.frontier import Ends
+from cdc.load import (
+    ChunkDone,
+    ChunkPlan,
+    Copier,
+    CopierEvent,
+    CopySettings,
+    LoadFailed,
+    LoadKey,
+    LoadTask,
+    Written,
+)
 from cdc.log.admin import LogAdmin
 from cdc.log.topics import table_topic
 from cdc.names import TableId, topic_name
 from cdc.position import Position, parse_lsn
-from cdc.session_settings import OPTIONS
 from connectors.postgres.catalog import read_tables
 
 EPOCH = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
-    """A snapshot that lives as long as the connection that exported it."""
-
-    conninfo: dict[str, Any]
-    slot: str
-    snapshot: str
-    consistent_point: int
-    connection: psycopg.Connection[Any]
-
-    def session(self) -> psycopg.Connection[Any]:
-        """A session on the snapshot, with the settings of capture."""
-        session = psycopg.connect(
-            **self.conninfo, options=OPTIONS, client_encoding="UTF8", autocommit=True
-        )
-        session.execute("begin isolation level repeatable read read only")
-        session.execute(f"set transaction snapshot '{self.snapshot}'")
-        return session
-
-
-@contextmanager
-def exported(conninfo: dict[str, Any]) -> Iterator[Export]:
-    """A temporary slot and the snapshot that it exports."""
-    slot = f"s{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(**conninfo, replication="database", autocommit=True) as connection:
-        command = f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
-        result = connection.pgconn.exec_(command.encode())
-        values = [result.get_value(0, i) for i in range(3)]
-        _, point, snapshot = [value.decode() for value in values if value is not None]
-        yield Export(conninfo, slot, snapshot, parse_lsn(point), connection)
+def copy_settings(
+    bootstrap: str,
+    conninfo: Mapping[str, Any],
+    *,
+    workers: int = 2,
+    rows_per_second: int | None = None,
+) -> CopySettings:
+    """Settings of a project that no other test has."""
+    return CopySettings(
+        project=f"p{uuid.uuid4().hex[:12]}",
+        source="shop",
+        conninfo=conninfo,
+        epoch=EPOCH,
+        origin=Origin("0", "shop", str(conninfo["dbname"])),
+        bootstrap_servers=bootstrap,
+        log_options={},
+        workers=workers,
+        rows_per_second=rows_per_second,
+    )
 
 
-def load_request(
-    export: Export,
+def load_tasks(
+    connection: psycopg.Connection[Any],
     bootstrap: str,
     prefix: str,
     tables: list[str],
     *,
+    chunk_blocks: int | None = None,
     partitions: int = 1,
-    workers: int = 2,
     max_message_bytes: int | None = None,
-    conninfo: dict[str, Any] | None = None,
-) -> LoadRequest:
-    """A request for tables of schema public, whose topics are created."""
+) -> list[LoadTask]:
+    """Tasks for tables of schema public, whose topics are created.
+
+    Args:
+        connection: In autocommit mode.
+        bootstrap: Of the log.
+        prefix: Of the topics.
+        tables: Their names.
+        chunk_blocks: Blocks of a chunk; None: each table is one chunk.
+        partitions: Of each topic.
+        max_message_bytes: Of each topic; None: the broker's default.
+    """
     ids = [TableId("public", table) for table in tables]
-    with export.session() as session:
-        definitions = read_tables(session, ids)
-        filenodes = dict(session.execute("select oid::bigint, relfilenode::bigint from pg_class"))
-    tasks = tuple(
-        LoadTask(
-            schema=definitions[id].schema(1, Position(EPOCH, 0, 0)),
-            filenode=filenodes[definitions[id].relid],
-            topic=topic_name(prefix, "shop", *id, 1),
-            partitions=partitions,
-        )
-        for id in ids
-    )
+    definitions = read_tables(connection, ids)
+    found = connection.execute(
+        "select oid::bigint, relfilenode::bigint,"
+        " pg_relation_size(oid) / current_setting('block_size')::int, pg_current_wal_lsn()::text"
+        " from pg_class where oid = any(%s)",
+        ([definitions[id].relid for id in ids],),
+    ).fetchall()
+    files = {relid: (filenode, blocks, parse_lsn(lsn)) for relid, filenode, blocks, lsn in found}
+    tasks = []
+    for id in ids:
+        schema = definitions[id].schema(1, Position(EPOCH, 0, 0))
+        filenode, blocks, lsn = files[schema.relid]
+        count = 1 if chunk_blocks is None else max(1, -(-blocks // chunk_blocks))
+        plan = ChunkPlan(chunk_blocks or max(blocks, 1), count)
+        topic = topic_name(prefix, "shop", *id, 1)
+        tasks.append(LoadTask(schema, filenode, topic, partitions, lsn, plan, tuple(range(count))))
     specs = [
         table_topic(
             task.topic,
@@ -90,16 +102,60 @@ def load_request(
         for task in tasks
     ]
     LogAdmin(bootstrap).create_topics(specs)
-    return LoadRequest(
-        project=f"p{uuid.uuid4().hex[:12]}",
-        source="shop",
-        conninfo=conninfo or export.conninfo,
-        snapshot=export.snapshot,
-        consistent_point=export.consistent_point,
-        epoch=EPOCH,
-        origin=Origin("0", "shop", str(export.conninfo["dbname"])),
-        bootstrap_servers=bootstrap,
-        log_options={},
-        tasks=tasks,
-        workers=workers,
-    )
+    return tasks
+
+
+@dataclass(slots=True)
+class Copied:
+    """What a copier has told.
+
+    Attributes:
+        rows: By load and chunk, of the chunks that are done.
+        ends: Of all topics.
+        failed: Loads that failed.
+        events: All, in order.
+    """
+
+    rows: dict[LoadKey, dict[int, int]] = field(default_factory=dict)
+    ends: Ends = field(default_factory=dict)
+    failed: dict[LoadKey, LoadFailed] = field(default_factory=dict)
+    events: list[CopierEvent] = field(default_factory=list)
+
+    def take(self, event: CopierEvent) -> None:
+        """Count an event; a chunk that is done twice, or after its load failed, is an error."""
+        self.events.append(event)
+        assert event.load not in self.failed
+        match event:
+            case ChunkDone(load, chunk, rows, ends):
+                done = self.rows.setdefault(load, {})
+                assert chunk not in done, "a chunk was done twice"
+                done[chunk] = rows
+                for topic, partitions in ends.items():
+                    known = self.ends.setdefault(topic, {})
+                    for partition, end in partitions.items():
+                        known[partition] = max(end, known.get(partition, 0))
+            case Written(load, chunk, _):
+                assert chunk not in self.rows.get(load, {})
+            case LoadFailed(load, _):
+                self.failed[load] = event
+
+    def total(self, task: LoadTask) -> int:
+        """Rows of the chunks of a load that are done."""
+        return sum(self.rows.get(task.key, {}).values())
+
+
+def copy_until(
+    copier: Copier,
+    condition: Callable[[Copied], bool] | None = None,
+    *,
+    copied: Copied | None = None,
+    seconds: float = 60,
+) -> Copied:
+    """Poll until a condition holds, or (None) until nothing is left to do."""
+    copied = copied or Copied()
+    deadline = time.monotonic() + seconds
+    while copier.busy if condition is None else not condition(copied):
+        assert time.monotonic() < deadline, "waited in vain"
+        for event in copier.poll(0.05):
+            copied.take(event)
+    return copied

@@ -162,10 +162,19 @@ sources:
             return parse_lsn(row[0])
 
     def wait_captured(self, timeout=60, watch="capture"):
-        """Wait until the log is complete up to what the source holds now."""
+        """Wait until all tables are Ready and the log has what the source holds now."""
         target = self.source_lsn()
+
+        def captured():
+            with LogReader(self.bootstrap, topic_prefix=self.prefix) as reader:
+                view = reader.frontier(SOURCE)
+                if view is None or view.record.end_lsn < target:
+                    return False
+                tables = reader.control_state(SOURCE, view.record.control_end).tables
+                return all(record.ready_from is not None for record in tables.values())
+
         self.wait_until(
-            lambda: (view := self.frontier()) is not None and view.record.end_lsn >= target,
+            captured,
             timeout,
             f"the frontier to reach {target:X}",
             watch=watch,
