@@ -249,6 +249,7 @@ class ChunkCopier:
     def _fail(self, key: LoadKey, error: CdcError) -> None:
         """A load is over; that is told when nothing writes to its topic any more."""
         self._schedule.forget(key)
+        error.table = error.table or str(key[0])
         self._failing[key] = self._named(error)
         for slot in self._slots:
             if slot.has(key):

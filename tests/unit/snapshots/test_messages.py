@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from cdc.envelope import Origin
@@ -9,18 +11,20 @@ from cdc.errors import (
     SourceError,
     SourceRefused,
 )
-from cdc.load import LoadTask
+from cdc.load import ChunkPlan, LoadTask
 from snapshots.messages import (
+    Blocked,
+    CopyChunk,
     Done,
     Failed,
     Ready,
+    RowsWritten,
+    SetRate,
     WorkerSetup,
-    Written,
-    range_line,
+    command_line,
+    read_command,
     read_message,
-    read_range,
 )
-from snapshots.plan import BlockRange
 from tests.support.schemas import all_types_schema
 
 SETUP = WorkerSetup(
@@ -28,22 +32,28 @@ SETUP = WorkerSetup(
     project="shop",
     source="main",
     conninfo={"host": "db", "port": 5432, "password": "made-up secret"},
-    snapshot="00000003-0000001B-1",
-    consistent_point=0x16B3750,
     epoch=1,
-    taken_us=1_700_000_000_000_000,
     origin=Origin("1.0", "main", "shop"),
     bootstrap_servers="localhost:9092",
     log_options={"sasl.password": "another made-up secret"},
-    max_message_bytes=1_000_000,
-    tasks=(LoadTask(all_types_schema(load=3, version=2), 16400, "main.public.orders--3", 4),),
+    topic="main.public.orders",
+)
+TASK = LoadTask(
+    schema=all_types_schema(load=3, version=2),
+    filenode=16400,
+    topic="main.public.orders--3",
+    partitions=4,
+    spool_from=0x16B3750,
+    plan=ChunkPlan(8192, 7),
+    left=(0, 3),
 )
 
 
-def test_setup_round_trip():
-    line = SETUP.to_line()
+@pytest.mark.parametrize("setup", [SETUP, dataclasses.replace(SETUP, topic=None)])
+def test_setup_round_trip(setup):
+    line = setup.to_line()
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
-    assert WorkerSetup.from_line(line) == SETUP
+    assert WorkerSetup.from_line(line) == setup
 
 
 def test_setup_shows_no_secret():
@@ -51,7 +61,28 @@ def test_setup_shows_no_secret():
 
 
 @pytest.mark.parametrize(
-    "message", [Ready(), Written(20_000), Done(3, {"a": {0: 7, 11: 1}, "b": {}}), Done(0, {})]
+    "command", [dataclasses.replace(TASK, left=()), CopyChunk(6), SetRate(1234.5)]
+)
+def test_commands_round_trip(command):
+    line = command_line(command)
+    assert line.count(b"\n") == 1 and line.endswith(b"\n")
+    assert read_command(line) == command
+
+
+def test_what_is_left_of_a_task_is_the_copiers_own_matter():
+    assert read_command(command_line(TASK)) == dataclasses.replace(TASK, left=())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Ready(),
+        RowsWritten(20_000),
+        Done(3, {"a": {0: 7, 11: 1}, "b": {}}, 1.25),
+        Done(0, {}, 0.0),
+        Blocked(("pid 17", "a prepared transaction")),
+        Blocked(()),
+    ],
 )
 def test_messages_round_trip(message):
     line = message.to_line()
@@ -74,11 +105,8 @@ def test_errors_keep_kind_and_fields(kind):
     assert again.to_json() == error.to_json()
 
 
-@pytest.mark.parametrize("blocks", [BlockRange(0, 0, None), BlockRange(7, 100, 4_294_967_294)])
-def test_ranges_round_trip(blocks):
-    assert read_range(range_line(blocks)) == blocks
-
-
-def test_unknown_message_is_refused():
+def test_unknown_lines_are_refused():
     with pytest.raises(ValueError, match="not a message"):
         read_message(b'{"say":"hello"}\n')
+    with pytest.raises(ValueError, match="not a command"):
+        read_command(b'{"do":"nothing"}\n')

@@ -1,0 +1,244 @@
+"""What happens at the source while a table is loaded: whatever it is, the log ends as the source.
+
+One source with a table for each story. All tables are copied block by block in lockstep; the
+stories' statements are run before the first chunk, between chunks, and after the last one.
+"""
+
+import dataclasses
+
+import pytest
+
+from cdc.names import TableId
+from cdc.states import ABANDONED, DONE, READY
+from tests.support.capturing import SOURCE, Capturing
+from tests.support.compare import assert_same, log_rows, source_rows
+from tests.support.gated import Gate
+
+ROWS = 40
+CREATE = (
+    "create table {t} (id int primary key, n int, big text, pad text)",
+    "alter table {t} alter pad set storage plain, alter big set storage external",
+    f"insert into {{t}} select i, i, null, repeat('p', 1000) from generate_series(1, {ROWS}) i",
+)
+BIG = "repeat('a long value ', 1000)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Story:
+    """Statements by their time, each a transaction of its own; a tuple is one transaction."""
+
+    before: tuple = ()
+    between: tuple = ()
+    after: tuple = ()
+    #: Loads that the table needs.
+    loads: int = 1
+
+
+STORIES = {
+    "nothing": Story(),
+    "updated": Story(
+        before=("update {t} set n = -1 where id in (1, 39)",),
+        between=("update {t} set n = -2 where id in (2, 38)",),
+        after=("update {t} set n = -3 where id in (3, 37)",),
+    ),
+    "deleted": Story(
+        before=("delete from {t} where id in (1, 39)",),
+        between=("delete from {t} where id in (2, 38)",),
+        after=("delete from {t} where id in (3, 37)",),
+    ),
+    "inserted_again": Story(
+        before=("delete from {t} where id in (1, 39)",),
+        between=(
+            "insert into {t} values (1, 0, 'again', 'x'), (39, 0, 'again', 'x')",
+            "delete from {t} where id in (2, 38)",
+        ),
+        after=("insert into {t} values (2, 0, 'again', 'x'), (38, 0, 'again', 'x')",),
+    ),
+    "in_one_transaction": Story(
+        between=(
+            (
+                "delete from {t} where id in (1, 39)",
+                "insert into {t} values (1, 5, 'again', 'x')",
+                "update {t} set n = 6 where id = 1",
+                "insert into {t} values (39, 7, 'again', 'x')",
+                "delete from {t} where id = 39",
+            ),
+        ),
+    ),
+    "key_changed": Story(
+        before=("update {t} set id = 101 where id = 1", "update {t} set id = 139 where id = 39"),
+        between=("update {t} set id = 102 where id = 2", "update {t} set id = 138 where id = 38"),
+        after=("update {t} set id = 1 where id = 101", "update {t} set id = 39 where id = 138"),
+    ),
+    # A row of the last blocks moves into the room that was made in the first ones, and back.
+    "moved_between_chunks": Story(
+        before=("delete from {t} where id < 10", "vacuum {t}"),
+        between=(
+            "update {t} set n = n + 100 where id > 30",
+            "delete from {t} where id between 15 and 20",
+            "vacuum {t}",
+            "update {t} set n = n + 100 where id < 15",
+        ),
+        after=("update {t} set n = n + 100 where id > 35",),
+    ),
+    "unsent_values": Story(
+        before=(
+            f"update {{t}} set big = {BIG} where id in (1, 2, 38, 39)",
+            "update {t} set n = -1 where id in (1, 39)",
+        ),
+        between=(
+            "update {t} set n = -2 where id in (1, 2, 38, 39)",
+            f"update {{t}} set big = 'B' || {BIG} where id in (2, 38)",
+        ),
+        after=(
+            "update {t} set n = -3 where id in (1, 2, 38, 39)",
+            "update {t} set id = id + 200 where id in (1, 39)",
+            "update {t} set big = null where id = 2",
+        ),
+    ),
+    # The row was in no chunk when it was updated without its large value.
+    "unsent_value_of_a_row_that_no_chunk_has": Story(
+        before=(f"update {{t}} set big = {BIG} where id = 39", "delete from {t} where id < 8"),
+        between=("vacuum {t}", "update {t} set n = -1 where id = 39"),
+        after=("update {t} set n = -2 where id = 39",),
+    ),
+    "truncated_before": Story(
+        before=("truncate {t}", "insert into {t} values (1, 1, 'new', 'x')"), loads=2
+    ),
+    "truncated_between": Story(
+        between=("truncate {t}", "insert into {t} values (1, 1, 'new', 'x')"), loads=2
+    ),
+    "truncated_after": Story(
+        between=("insert into {t} values (200, 1, 'old', 'x')",),
+        after=("truncate {t}", "insert into {t} values (1, 1, 'new', 'x')"),
+    ),
+    "vacuum_full": Story(
+        before=("delete from {t} where id % 2 = 0",),
+        between=("vacuum full {t}", "update {t} set n = -1 where id = 1"),
+        loads=2,
+    ),
+    "clustered": Story(between=("cluster {t} using {t}_pkey",), loads=2),
+    "rewritten": Story(between=("alter table {t} alter n type bigint",), loads=2),
+    "volatile_default": Story(
+        between=(
+            "alter table {t} add v double precision default random()",
+            "update {t} set n = -1 where id = 1",
+        ),
+        loads=2,
+    ),
+    "constant_default": Story(
+        between=(
+            "alter table {t} add v int default 7",
+            "insert into {t} (id, n) values (300, 1)",
+        ),
+        loads=2,
+    ),
+    "column_added": Story(
+        between=("alter table {t} add v int", "update {t} set v = 1 where id in (1, 39)"),
+        after=("update {t} set v = 2 where id in (2, 38)",),
+    ),
+    "column_dropped": Story(
+        between=("alter table {t} drop n", "update {t} set big = 'x' where id = 1"), loads=2
+    ),
+    "key_altered": Story(
+        between=(
+            (
+                "alter table {t} drop constraint {t}_pkey",
+                "alter table {t} alter n set not null",
+                "alter table {t} add primary key (id, n)",
+            ),
+            "update {t} set n = 77 where id = 5",
+        ),
+        loads=2,
+    ),
+}
+
+
+def run(source, statements, table):
+    for statement in statements:
+        if isinstance(statement, tuple):
+            source.transaction(*(part.format(t=table) for part in statement))
+        else:
+            source.execute(statement.format(t=table))
+
+
+@pytest.fixture
+def loading(stack, database, topic_prefix):
+    """A source with a gate, not yet started."""
+
+    def make(tables, **options):
+        gate = Gate()
+        source = Capturing(
+            stack.bootstrap, database, topic_prefix, tables, make_copier=gate, **options
+        )
+        for table in tables:
+            source.execute(*(statement.format(t=table) for statement in CREATE))
+        return source, gate
+
+    return make
+
+
+def loads_of(source, table):
+    return {
+        number: record
+        for (id, number), record in source.control().loads.items()
+        if id == TableId("public", table)
+    }
+
+
+def newest(source, table):
+    return max(loads_of(source, table).items())[1]
+
+
+def wait_copied(source, tables, count):
+    """Until of each table's newest load so many chunks, or all, are marked."""
+
+    def copied():
+        for table in tables:
+            record = newest(source, table)
+            done = sum(last - first + 1 for first, last in record.done)
+            if record.state != DONE and (not record.chunks or done < min(count, record.chunks)):
+                return False
+        return True
+
+    source.wait_until(copied, 60, f"{count} chunks of each table")
+
+
+def assert_log_is_source(source, tables):
+    for table in tables:
+        schema, rows = log_rows(
+            source.bootstrap, SOURCE, TableId("public", table), source.settings.topic_prefix
+        )
+        assert_same(source_rows(source.conninfo, schema), rows, f"log of {table}")
+
+
+def test_whatever_happens_while_a_table_is_loaded(loading):
+    source, gate = loading(list(STORIES))
+    with source.running():
+        wait_copied(source, STORIES, 0)
+        for table, story in STORIES.items():
+            run(source, story.before, table)
+        gate.open_to(2)
+        wait_copied(source, STORIES, 2)
+        for table, story in STORIES.items():
+            run(source, story.between, table)
+        # All but the last block.
+        gate.open_to(5)
+        wait_copied(source, STORIES, 5)
+        for table, story in STORIES.items():
+            run(source, story.after, table)
+        gate.open_to(10_000)
+        source.wait_ready(90)
+        source.caught_up()
+        assert_log_is_source(source, STORIES)
+        for table, story in STORIES.items():
+            states = [record.state for _, record in sorted(loads_of(source, table).items())]
+            assert states == [ABANDONED] * (story.loads - 1) + [DONE], table
+        # Directly routed from here on.
+        for table in STORIES:
+            source.execute(
+                f"update {table} set pad = 'later' where id = (select min(id) from {table})"
+            )
+        source.caught_up()
+        assert_log_is_source(source, STORIES)
+    assert all(record.state == READY for record in source.control().tables.values())
