@@ -358,7 +358,12 @@ class Loads:
                 table=self._settings.name_of(record.id),
                 remedy="leave the table's form as it is while it is loaded, then start again",
             )
-        log.warning("the load begins anew", **error.to_json())
+        log.warning(
+            "the load begins anew",
+            table=self._settings.name_of(record.id),
+            code=error.code,
+            reason=error.message,
+        )
         self._ports.copier.cancel(load.key)
         if load.schema is not None:
             self._ports.router.end_spool(load.schema.relid)

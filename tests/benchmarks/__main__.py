@@ -34,11 +34,18 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("name", choices=names())
     parser.add_argument("--rows", type=int, help="size; each benchmark has its own default")
+    parser.add_argument("--workers", type=int, help="for benchmarks that have workers")
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     args = parser.parse_args()
     run = importlib.import_module(f"tests.benchmarks.{args.name}").run
-    rows = args.rows or inspect.signature(run).parameters["rows"].default
-    result = run(rows)
+    parameters = inspect.signature(run).parameters
+    rows = args.rows or parameters["rows"].default
+    options = {}
+    if args.workers is not None:
+        if "workers" not in parameters:
+            parser.error(f"{args.name} has no workers")
+        options["workers"] = args.workers
+    result = run(rows, **options)
     if args.json:
         print(json.dumps({"benchmark": args.name, "rows": rows, **result}))
     else:
