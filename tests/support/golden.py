@@ -19,7 +19,7 @@ from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.frontier import FrontierRecord, LastTransaction
 from cdc.names import TableId
 from cdc.position import Position, frontier
-from cdc.states import COPYING, DONE, ERRORED, INTENDED, READY, SNAPSHOTTING
+from cdc.states import COPYING, DONE, ERRORED, INTENDED, READY, REPLAYING, SNAPSHOTTING
 from cdc.unsent import UNSENT
 from tests.support.schemas import ALL_TYPES, all_types_row, all_types_schema, column, table_schema
 
@@ -95,10 +95,19 @@ def control_records():
             reason="a column was dropped", remedy="start again",
         ),
         "load intended": LoadRecord(
-            orders, 1, table.topic, None, "exported", None, INTENDED, slot="cdc_p_shop"
+            orders, 1, table.topic, None, "chunks", None, INTENDED, slot="cdc_p_shop",
+            spool="shop.__spool.public.orders",
         ),
         "load copying": LoadRecord(
-            orders, 1, table.topic, "uuid", "exported", 0x16B3780, COPYING, slot="cdc_p_shop"
+            orders, 1, table.topic, "uuid", "chunks", 0x16B3780, COPYING, 10, 7,
+            slot="cdc_p_shop", spool="shop.__spool.public.orders", step=8192,
+            done=((0, 2), (4, 4)), estimate=40,
+        ),
+        "load replaying": LoadRecord(
+            orders, 1, table.topic, "uuid", "chunks", 0x16B3780, REPLAYING, 40, 7,
+            slot="cdc_p_shop", spool="shop.__spool.public.orders", step=8192, done=((0, 6),),
+            estimate=40, ready_after=0x16B3790, replayed=Position(0, 0x16B3788, 3),
+            spool_offset=12, relation_offset=9, attempt=1,
         ),
         "load done": LoadRecord(
             orders, 1, table.topic, "uuid", "exported", 0x16B3780, DONE, 10, 2, "cdc_p_shop"

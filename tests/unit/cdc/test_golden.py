@@ -55,6 +55,17 @@ def test_control_records_read_back():
     assert len(state.truncates) == 1
 
 
+def test_a_load_record_of_before_chunks_reads():
+    state = ControlState()
+    state.apply(
+        b'["load","public","orders",1]',
+        b'{"v":1,"topic":"t","topic_id":"u","kind":"exported","consistent_point":"0/16B3780",'
+        b'"state":"done","rows":10,"chunks":2,"slot":"s"}',
+    )
+    (load,) = state.loads.values()
+    assert (load.rows, load.done, load.spool, load.unfinished) == (10, (), None, False)
+
+
 def test_frontier_records_read_back():
     for value in golden("frontier_records.json").values():
         assert FrontierRecord.from_value(value.encode()).to_value().decode() == value
