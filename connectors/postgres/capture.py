@@ -50,13 +50,15 @@ from connectors.postgres.startcheck import (
     check_topics,
 )
 from connectors.postgres.stopping import StoppedAt, StopRequest
-from connectors.postgres.stream import Stream, StreamHooks
+from connectors.postgres.stream import LONGEST_READ_S, Stream, StreamHooks
 
 log = structlog.get_logger(__name__)
 
 _WATCH_EVERY_S: Final = 30.0
 _WATCH_OFTEN_S: Final = 5.0
 _REPORT_EVERY_S: Final = 1.0
+#: While tables are loaded, workers are listened to as often.
+_LOADING_READ_S: Final = 0.05
 
 
 class StopAsked(Exception):
@@ -205,6 +207,7 @@ class Capture:
                 self._frontier_stable,
                 lambda: self._loads is not None and self._loads.border_wanted,
                 self._at_border,
+                lambda: _LOADING_READ_S if self._loading else LONGEST_READ_S,
             )
             stream = Stream(client, start, hooks)
             side = SideConnection(settings.conninfo, settings.publication, stream.reread_waits)
@@ -353,6 +356,10 @@ class Capture:
                 changed = dataclasses.replace(record, filenode=now.filenode)
                 self._records[id] = changed
                 self._router.control.append(changed.to_key_value())
+
+    @property
+    def _loading(self) -> bool:
+        return self._loads is not None and self._loads.active
 
     def _at_border(self) -> None:
         if self._loads is not None:

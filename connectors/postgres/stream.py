@@ -45,7 +45,7 @@ _CHECK_EVERY_RECORDS: Final = 1000
 _QUIET_S: Final = 1.0
 #: A frontier that does not move is repeated, so that its topic never runs empty.
 _REPEAT_FULL_S: Final = 3600.0
-_LONGEST_READ_S: Final = 0.5
+LONGEST_READ_S: Final = 0.5
 #: Kafka may be silent for so long before we let go of Postgres.
 _KAFKA_SILENCE_S: Final = 30.0
 #: A stop waits for the end of a transaction that is half written.
@@ -66,6 +66,7 @@ class StreamHooks:
         frontier_stable: Last stable offset of the frontier topic, asked of the broker.
         border_wanted: Whether ``at_border`` has something to do.
         at_border: Called between two source transactions, with everything before committed.
+        longest_read: How long a read may wait at most, seconds.
     """
 
     stop: StopRequest
@@ -73,6 +74,7 @@ class StreamHooks:
     frontier_stable: Callable[[], int]
     border_wanted: Callable[[], bool] = lambda: False
     at_border: Callable[[], None] = lambda: None
+    longest_read: Callable[[], float] = lambda: LONGEST_READ_S
 
 
 class Stream:
@@ -404,14 +406,15 @@ class Stream:
         self.keep_alive()
 
     def _timeout(self) -> float:
+        longest = self._hooks.longest_read()
         if self._session.in_transaction:
-            return _LONGEST_READ_S
+            return longest
         if self._outstanding is not None or self._unconfirmed is not None:
             return 0.0
         if self._quiet_lsn > self._writer.end_lsn:
             due = self._quiet_time + _QUIET_S - time.monotonic()
-            return min(_LONGEST_READ_S, max(0.0, due))
-        return _LONGEST_READ_S
+            return min(longest, max(0.0, due))
+        return longest
 
     # --- inside: the end ---
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc import codecs, control
+from cdc import codecs
 from cdc.errors import LakeError, LogError
 from cdc.lake import CommitNote
+from cdc.states import ERRORED, READY
 from cdc.unsent import UNSENT
 from spark_jobs import merge
 from spark_jobs.apply import Applier
@@ -240,12 +241,12 @@ def test_topics_that_are_not_as_they_were(spark, gen, tmp_path):
         lake.apply()
     assert compacted.value.code == "history_compacted"
     newest.write_text(text)
-    gen.set_state(PAIRS.id, control.ERRORED, last_good=None)
+    gen.set_state(PAIRS.id, ERRORED, last_good=None)
     assert lake.apply() == {}
-    gen.set_state(PAIRS.id, control.READY)
+    gen.set_state(PAIRS.id, READY)
     gen.admin.delete_topics([topic])
     gen.create([PAIRS])
-    gen.set_state(PAIRS.id, control.READY, topic_id=replica.app.topic_id)
+    gen.set_state(PAIRS.id, READY, topic_id=replica.app.topic_id)
     with pytest.raises(LogError) as recreated:
         lake.apply()
     assert recreated.value.code == "topic_recreated"

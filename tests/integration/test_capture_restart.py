@@ -11,7 +11,7 @@ from cdc.log.admin import LogAdmin
 from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.position import parse_lsn
-from cdc.states import ABANDONED, DONE
+from cdc.states import ABANDONED, ADDED, CATCHING_UP, DONE, READY, SNAPSHOTTING
 from tests.support.compare import assert_log_is_source
 from tests.support.pipeline import SOURCE, Pipeline
 
@@ -55,15 +55,8 @@ def frontiers(pipeline) -> list[FrontierRecord]:
         return [record for _, record in reader.frontier_history(SOURCE)]
 
 
-def test_a_first_load_that_dies_anywhere_begins_anew_and_leaves_nothing(pipeline):
-    points = [
-        "after_intent",
-        "after_publication",
-        "after_topics",
-        "after_slot_created",
-        "before_ready",
-        "before_kafka_commit",
-    ]
+def test_a_first_start_that_dies_anywhere_begins_anew_and_leaves_nothing(pipeline):
+    points = ["after_intent", "after_publication", "after_slot_created", "before_kafka_commit"]
     for point in points:
         dies_at(pipeline, point)
     state = control(pipeline)
@@ -76,15 +69,47 @@ def test_a_first_load_that_dies_anywhere_begins_anew_and_leaves_nothing(pipeline
     state = control(pipeline)
     states = [state.loads[ORDERS, n].state for n in range(1, len(points) + 2)]
     assert states == [ABANDONED] * len(points) + [DONE]
-    assert state.loads[ORDERS, len(points) + 1].rows == 100
+    assert_nothing_is_left_over(pipeline)
+
+
+def test_a_load_that_dies_in_any_state_goes_on_where_it_was(pipeline):
+    points = [
+        ("after_first_frontier", ADDED),
+        ("after_topics", ADDED),
+        ("before_spooling", ADDED),
+        ("after_spooling", SNAPSHOTTING),
+        ("before_replay", CATCHING_UP),
+        ("after_replay_step", CATCHING_UP),
+        ("before_ready", CATCHING_UP),
+        ("after_ready", READY),
+    ]
+    for i, (point, state) in enumerate(points):
+        dies_at(pipeline, point)
+        assert control(pipeline).tables[ORDERS].state == state, point
+        execute(
+            pipeline,
+            f"insert into orders values ({1000 + i}, 'a')",
+            f"update orders set v = '{point}' where id <= 10",
+            f"update orders set id = {2000 + i} where id = {20 + i}",
+            f"delete from orders where id = {30 + i}",
+        )
+    pipeline.start_capture()
+    pipeline.wait_captured()
+    assert pipeline.stop("capture") == 0
+    assert [load.state for load in control(pipeline).loads.values()] == [DONE]
+    assert_nothing_is_left_over(pipeline)
+
+
+def assert_nothing_is_left_over(pipeline):
+    state = control(pipeline)
+    assert state.loads[ORDERS, state.tables[ORDERS].load].rows == 100
     slots = query(
         pipeline,
         "select slot_name from pg_replication_slots where database = current_database()",
     )
     assert len(slots) == 1
-    admin = LogAdmin(pipeline.bootstrap)
-    left = admin.topic_ids(load.topic for load in state.loads.values())
-    assert list(left) == [state.tables[ORDERS].topic]
+    topics = [t for load in state.loads.values() for t in (load.topic, load.spool) if t]
+    assert list(LogAdmin(pipeline.bootstrap).topic_ids(topics)) == [state.tables[ORDERS].topic]
     assert_log_is_source(pipeline, [ORDERS])
 
 

@@ -27,9 +27,9 @@ BIG = "repeat('a long value ', 1000)"
 class Story:
     """Statements by their time, each a transaction of its own; a tuple is one transaction."""
 
-    before: tuple = ()
-    between: tuple = ()
-    after: tuple = ()
+    before: tuple[str | tuple[str, ...], ...] = ()
+    between: tuple[str | tuple[str, ...], ...] = ()
+    after: tuple[str | tuple[str, ...], ...] = ()
     #: Loads that the table needs.
     loads: int = 1
 
