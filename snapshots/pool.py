@@ -8,11 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import structlog
 
+from cdc.closing import Closing
 from cdc.errors import EnvironmentProblem
 from cdc.names import TableId
 from snapshots.messages import Message, WorkerSetup, range_line, read_message
@@ -113,7 +112,7 @@ class Worker:
             return
 
 
-class WorkerPool:
+class WorkerPool(Closing):
     """All workers of a load; leaving the ``with`` block ends them."""
 
     def __init__(self) -> None:
@@ -143,15 +142,8 @@ class WorkerPool:
         for worker in self._workers:
             worker.finish()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End all workers that have not ended by themselves."""
         for worker in self._workers:
             worker.kill()
         self._selector.close()
