@@ -42,7 +42,7 @@ def freeze(pipeline, timeout=300):
             connection.execute("update bulk set n = n + 1")
         while len(commits(folder)) == version and time.monotonic() < deadline:
             if _data_files(folder) <= held:
-                time.sleep(0.002)
+                time.sleep(0.004)
                 continue
             jvm = json.loads((pipeline.lake / LOCK_NAME).read_text())["jvm"]["pid"]
             os.kill(jvm, signal.SIGSTOP)
