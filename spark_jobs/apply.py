@@ -26,7 +26,7 @@ from cdc.log.reader import LogReader
 from cdc.names import TableId, lake_folder
 from cdc.position import Position
 from spark_jobs.base import BaseRows
-from spark_jobs.log_source import SMALL_RANGE, Batch, fold_range
+from spark_jobs.log_source import MOST_BYTES, SMALL_RANGE, Batch, fold_range
 from spark_jobs.log_state import LogAddress, LogState, TablePlan, plan_table, read_log_state
 from spark_jobs.merge import FEW_KEYS, Commit, write_batch
 from spark_jobs.replica import add_columns, create_replica
@@ -82,6 +82,7 @@ class ApplySettings:
         lake: The lake's folder.
         max_records: Most offsets of one batch of a replica that exists already.
         small_range: Most offsets that the driver folds itself.
+        most_bytes: Most memory that it takes for that, per table.
         few_keys: Most keys that are overwritten by literals rather than merged.
         history: The log's history window, seconds.
     """
@@ -89,6 +90,7 @@ class ApplySettings:
     lake: str
     max_records: int = 500_000
     small_range: int = SMALL_RANGE
+    most_bytes: int = MOST_BYTES
     few_keys: int = FEW_KEYS
     history: float = 7 * 86_400.0
 
@@ -209,10 +211,21 @@ class Applier:
             failpoint("after_create_replica")
         else:
             replica = add_columns(session, replica, plan.layout)
+        planned = time.monotonic()
         base = None
         if plan.bounds.has_base:
             base = BaseRows(session, replica.path, replica.version, plan.layout)
-        batch = fold_range(session, self.address, reader, plan, base, small=settings.small_range)
+        batch = fold_range(
+            session,
+            self.address,
+            reader,
+            plan,
+            base,
+            replica.path,
+            small=settings.small_range,
+            most_bytes=settings.most_bytes,
+        )
+        folded = time.monotonic()
         try:
             failpoint("before_delta_commit")
             how = write_batch(
@@ -226,6 +239,13 @@ class Applier:
             )
         finally:
             batch.release()
+        log.debug(
+            "timed",
+            table=name,
+            planned=round(planned - started, 2),
+            folded=round(folded - planned, 2),
+            written=round(time.monotonic() - folded, 2),
+        )
         return self._done(state, table, name, plan, batch, how, started)
 
     def _done(

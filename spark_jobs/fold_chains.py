@@ -1,8 +1,10 @@
-"""Rows that moved to another key without all their columns: folded in the driver."""
+"""Rows that moved to another key without all their columns: folded in the driver, up to a limit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 import pyarrow as pa
@@ -10,6 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from cdc.envelope import LogRecord
+from cdc.errors import LakeError
 from cdc.fold import fold
 from cdc.position import Position
 from spark_jobs.base import BaseRows
@@ -30,6 +33,11 @@ from spark_jobs.records import (
     Bounds,
 )
 
+#: Keys and bytes of their records' rows that the driver folds; more are refused.
+MOST_KEYS: Final = 200_000
+MOST_BYTES: Final = 256 * 2**20
+_PARSED_FACTOR: Final = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -44,12 +52,16 @@ class Moved:
     needed: set[str]
 
 
-def chain_keys(records: DataFrame, lacking: DataFrame) -> Moved:
+def chain_keys(records: DataFrame, lacking: DataFrame, layout: Layout) -> Moved:
     """Find the keys whose missing columns may be under another key.
 
     Args:
         records: Of the range, parsed.
         lacking: One row per key whose newest record lacks columns.
+        layout: Names the table.
+
+    Raises:
+        LakeError: ``too_many_moved``.
     """
     unsent = f.size(f.coalesce(f.col(UNCHANGED), f.array())) > 0
     links = (
@@ -58,7 +70,10 @@ def chain_keys(records: DataFrame, lacking: DataFrame) -> Moved:
         .distinct()
     )
     older: dict[str, set[str]] = {}
-    for row in links.collect():
+    found = links.limit(MOST_KEYS + 1).collect()
+    if len(found) > MOST_KEYS:
+        raise too_many_moved(layout)
+    for row in found:
         older.setdefault(row[KEY], set()).add(row[OLD_KEY])
     if not older:
         return Moved(set(), set())
@@ -73,6 +88,17 @@ def chain_keys(records: DataFrame, lacking: DataFrame) -> Moved:
             needed.add(key)
             left += older.get(key, ())
     return Moved(dirty, needed)
+
+
+def too_many_moved(layout: Layout) -> LakeError:
+    """The error for a range with more moved rows than the driver may hold."""
+    return LakeError(
+        "too_many_moved",
+        "too many rows moved to other keys without all their columns to be folded at once",
+        table=layout.table,
+        remedy="set apply.max_records lower, or start a new load of the table; REPLICA IDENTITY "
+        "FULL avoids this",
+    )
 
 
 def key_frame(session: SparkSession, keys: set[str]) -> DataFrame:
@@ -104,11 +130,14 @@ class ChainFold:
         Args:
             records: Of the range, parsed.
             moved: Of ``chain_keys``.
+
+        Raises:
+            LakeError: ``too_many_moved``.
         """
         wanted = key_frame(self._session, moved.needed)
         found = records.join(f.broadcast(wanted), KEY, "left_semi")
         outcomes = fold(
-            (_record(row) for row in found.toLocalIterator()),
+            self._bounded(found.toLocalIterator()),
             self._bounds.frontier,
             self._bounds.truncate,
             start=self._bounds.start,
@@ -117,6 +146,14 @@ class ChainFold:
         kept = {key: outcome for key, outcome in outcomes.items() if key in dirty}
         table = outcome_table(self._layout, kept, self._base)
         return self._session.createDataFrame(table, self._layout.spark_schema(gone=True))
+
+    def _bounded(self, rows: Iterable[Row]) -> Iterator[LogRecord]:
+        taken = 0
+        for row in rows:
+            taken += _PARSED_FACTOR * len(row[AFTER] or "")
+            if taken > MOST_BYTES:
+                raise too_many_moved(self._layout)
+            yield _record(row)
 
 
 def _record(row: Row) -> LogRecord:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 from pyspark.storagelevel import StorageLevel
 
 from cdc import codecs
@@ -24,20 +25,24 @@ from spark_jobs.fold_chains import ChainFold, chain_keys, key_frame
 from spark_jobs.fold_columns import complete_columns
 from spark_jobs.layout import GONE_COLUMN, Layout, quote
 from spark_jobs.records import (
-    AFTER,
     KEY,
-    OP,
+    OFFSET,
+    PARTITION,
     POSITION,
     UNCHANGED,
+    VALUE,
     VERSION,
     Bounds,
+    framed_records,
     lsn_of,
-    order,
     parse_records,
+    raw_order,
 )
 from spark_jobs.values import text_struct, typed
 
 log = structlog.get_logger(__name__)
+
+_PARSED = "_cdc_r_parsed"
 
 
 @dataclass(slots=True)
@@ -81,11 +86,11 @@ def fold_sql(
         base: The replica at ``bounds.start``.
 
     Raises:
-        LakeError: ``value_out_of_range``, ``spark_failed``.
+        LakeError: ``value_out_of_range``, ``too_many_moved``, ``spark_failed``.
         LogError: ``bad_record``, ``value_lost``.
     """
     with spark_failures(layout, "folding a range of the log"):
-        newest = _newest(parse_records(read(), bounds), layout)
+        newest = _newest(framed_records(read(), bounds), layout)
         newest.persist(StorageLevel.MEMORY_AND_DISK)
         cached = [newest]
         try:
@@ -119,32 +124,51 @@ def fold_sql(
 
 def _newest(records: DataFrame, layout: Layout) -> DataFrame:
     """The newest record of each key, its columns typed; what it lacks is NULL."""
-    fields = [f.col(name) for name in (POSITION, OP, AFTER, UNCHANGED, VERSION)]
-    newest = records.groupBy(KEY).agg(f.max_by(f.struct(*fields), order()).alias("n"))
-    names = list(layout.schema.column_names)
+    fields = [f.col(name) for name in (POSITION, VERSION, PARTITION, OFFSET, VALUE)]
+    # Most keys of a large range have one record: aggregating before the shuffle, which sorts,
+    # would be for nothing.
+    spread = records.repartition(f.col(KEY))
+    newest = spread.groupBy(KEY).agg(f.max_by(f.struct(*fields), raw_order()).alias("n"))
+    row = text_struct(list(layout.schema.column_names))
     opened = newest.select(
-        f.col(KEY), "n.*", f.from_json(f.col(f"n.{AFTER}"), text_struct(names)).alias("a")
+        KEY, "n.*", f.from_json(f.col(f"n.{VALUE}").cast("string"), _envelope(row)).alias(_PARSED)
     )
-    created = f.col("a").isNotNull()
-    bad = f.col(OP).isin("c", "r", "u") & ~created
+    is_tombstone = f.col(VALUE).isNull()
+    op = f.when(is_tombstone, f.lit("tombstone")).otherwise(f.col(_PARSED)["op"])
+    unchanged = f.col(_PARSED)["source"]["unchanged"]
+    after = f.col(_PARSED)["after"]
+    gone = op.isin("d", "tombstone")
+    good = gone | (op.isin("c", "r", "u") & after.isNotNull())
     key = key_column(layout)
     columns = []
     for index, column in enumerate(layout.schema.columns):
         if key is not None and column.name == layout.key_column:
             columns.append(key.alias(column.name))
             continue
-        text = f.col(f"a.{quote(column.name)}")
+        text = after[column.name]
         if codecs.CODECS[column.type_oid].toastable:
-            unsent = f.array_contains(f.coalesce(f.col(UNCHANGED), f.array()), column.name)
+            unsent = f.array_contains(f.coalesce(unchanged, f.array()), column.name)
             text = f.when(~unsent, text)
         columns.append(typed(column, index, text).alias(column.name))
     columns.append(lsn_of(f.col(POSITION)).alias(LSN_COLUMN))
     if key is None:
         columns.append(f.col(KEY).alias(KEY_COLUMN))
-    columns.append((f.col(OP).isin("d", "tombstone")).alias(GONE_COLUMN))
-    failure = fail_if(bad, "bad_record", 0, 0)
-    kept = [f.coalesce(failure, f.col(KEY)).alias(KEY), f.col(POSITION), f.col(UNCHANGED)]
-    return opened.select(*kept, f.col(VERSION), *columns)
+    columns.append(gone.alias(GONE_COLUMN))
+    bad = ~f.coalesce(good, f.lit(False))
+    failure = fail_if(bad, "bad_record", f.col(PARTITION), f.col(OFFSET))
+    kept = [f.coalesce(failure, f.col(KEY)).alias(KEY), f.col(POSITION)]
+    return opened.select(*kept, unchanged.alias(UNCHANGED), f.col(VERSION), *columns)
+
+
+def _envelope(row: StructType) -> StructType:
+    source = StructType([StructField("unchanged", ArrayType(StringType()))])
+    return StructType(
+        [
+            StructField("op", StringType()),
+            StructField("after", row),
+            StructField("source", source),
+        ]
+    )
 
 
 def key_column(layout: Layout) -> Column | None:
@@ -172,7 +196,7 @@ def _completed(
 ) -> DataFrame:
     """The rows whose newest record lacks columns, with those columns."""
     has_base = base if bounds.has_base else None
-    moved = chain_keys(parse_records(read(), bounds), lacking)
+    moved = chain_keys(parse_records(read(), bounds), lacking, layout)
     if moved.dirty:
         chained = ChainFold(session, layout, bounds, has_base)
         from_chains = chained.rows(parse_records(read(), bounds), moved)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from cdc.envelope import LogRecord, parse_record
-from cdc.fold import fold
-from cdc.log.ranges import Range
 from cdc.log.reader import LogReader
 from spark_jobs.base import BaseRows
 from spark_jobs.failures import spark_failures
-from spark_jobs.fold_small import outcome_table
+from spark_jobs.fold_driver import fold_in_driver
 from spark_jobs.fold_sql import SqlFold, fold_sql
 from spark_jobs.kafka_options import range_options
 from spark_jobs.layout import GONE_COLUMN, quote
 from spark_jobs.log_state import LogAddress, TablePlan
-from spark_jobs.records import Bounds
+from spark_jobs.newest import TooLarge
 from spark_jobs.replica import check_versions
+from spark_jobs.staging import Staged
 
-#: Up to so many offsets the driver reads and folds; above it Spark does.
-SMALL_RANGE: Final = 50_000
+log = structlog.get_logger(__name__)
+
+#: Up to so many offsets the driver reads and folds, if their rows take no more memory than
+#: this; above it Spark does.
+SMALL_RANGE: Final = 2_000_000
+MOST_BYTES: Final = 512 * 2**20
+#: More rows than these are handed to Spark in a file.
+_IN_MEMORY_ROWS: Final = 5_000
 _OFFSETS_PER_TASK: Final = 200_000
 _MOST_TASKS: Final = 200
 
@@ -45,7 +50,8 @@ class Batch:
     keys: int
     gone: int
     records: int | None = None
-    _table: Any = None
+    _table: Any = field(default=None, repr=False)
+    staged: Staged | None = None
     _sql: SqlFold | None = field(default=None, repr=False)
 
     def key_values(self, key_column: str) -> list[Any]:
@@ -71,6 +77,8 @@ class Batch:
         """Let go of what Spark keeps for it."""
         if self._sql is not None:
             self._sql.release()
+        if self.staged is not None:
+            self.staged.remove()
 
 
 def fold_range(
@@ -79,8 +87,10 @@ def fold_range(
     reader: LogReader,
     plan: TablePlan,
     base: BaseRows | None,
+    folder: str,
     *,
     small: int = SMALL_RANGE,
+    most_bytes: int = MOST_BYTES,
 ) -> Batch:
     """Read a range and fold it.
 
@@ -90,17 +100,23 @@ def fold_range(
         reader: Of the log.
         plan: The range.
         base: The replica at the range's start, if there is one.
+        folder: The replica's, for a file that holds the batch.
         small: Most offsets that the driver reads itself.
+        most_bytes: Most memory that the driver takes for it; above it Spark folds.
 
     Raises:
         LogError: ``bad_record``, ``value_lost``, and what reading raises.
         LakeError: ``value_out_of_range``, ``schema_unknown``, ``schema_change_unsupported``,
-            ``history_compacted``, ``read_too_slow``, ``spark_failed``.
+            ``history_compacted``, ``read_too_slow``, ``spark_failed``, ``too_many_moved``.
     """
-    if plan.offset_count > small:
+    batch = None
+    if plan.offset_count <= small:
+        try:
+            batch = _fold_in_driver(session, reader, plan, base, folder, most_bytes)
+        except TooLarge:
+            log.info("left_to_spark", table=plan.layout.table, offsets=plan.offset_count)
+    if batch is None:
         batch = _fold_in_spark(session, address, plan, base)
-    else:
-        batch = _fold_in_driver(session, reader, plan, base)
     try:
         plan.check_window()
     except BaseException:
@@ -110,34 +126,27 @@ def fold_range(
 
 
 def _fold_in_driver(
-    session: SparkSession, reader: LogReader, plan: TablePlan, base: BaseRows | None
+    session: SparkSession,
+    reader: LogReader,
+    plan: TablePlan,
+    base: BaseRows | None,
+    folder: str,
+    most_bytes: int,
 ) -> Batch:
-    records = list(_records(reader, plan))
-    used = {r.schema_version for r in records if _counts(r, plan.bounds)}
-    check_versions(plan.layout, plan.versions, used)
-    bounds = plan.bounds
-    outcomes = fold(records, bounds.frontier, bounds.truncate, start=bounds.start)
-    if not outcomes:
-        return Batch(None, 0, 0, len(records))
-    table = outcome_table(plan.layout, outcomes, base if bounds.has_base else None)
+    tables, records = fold_in_driver(reader, plan, base, most_bytes)
+    if not tables:
+        return Batch(None, 0, 0, records)
+    table = pa.concat_tables(tables)
+    staged = None
     with spark_failures(plan.layout, "handing a batch to Spark"):
-        frame = session.createDataFrame(table, plan.layout.spark_schema(gone=True))
-    gone = sum(outcome.row is None for outcome in outcomes.values())
-    return Batch(frame, len(outcomes), gone, len(records), table)
-
-
-def _counts(record: LogRecord, bounds: Bounds) -> bool:
-    return record.position < bounds.frontier and (
-        bounds.start is None or record.position >= bounds.start
-    )
-
-
-def _records(reader: LogReader, plan: TablePlan) -> Iterator[LogRecord]:
-    topic = plan.record.topic
-    ranges = [Range(topic, p, start, end) for p, (start, end) in plan.offsets.items()]
-    for _, partition, batch in reader.ranges(ranges):
-        for offset, key, value, headers in batch:
-            yield parse_record(topic, partition, offset, key, value, headers)
+        if table.num_rows <= _IN_MEMORY_ROWS:
+            # From Arrow, for which Spark starts no Python.
+            frame = session.createDataFrame(table, plan.layout.spark_schema(gone=True))
+        else:
+            staged = Staged(folder)
+            frame = staged.frame(session, plan.layout, table)
+    gone = pc.sum(table.column(GONE_COLUMN)).as_py()
+    return Batch(frame, table.num_rows, gone, records, table, staged)
 
 
 def _fold_in_spark(

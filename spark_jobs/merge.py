@@ -24,6 +24,7 @@ FEW_KEYS: Final = 2000
 _APP_CONF: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION_CONF: Final = "spark.databricks.delta.write.txnVersion"
 _NOTE_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_MATERIALIZE_CONF: Final = "spark.databricks.delta.merge.materializeSource"
 _SOURCE_VIEW: Final = "_cdc_batch"
 
 
@@ -117,7 +118,7 @@ def _write(
         writer = rows.coalesce(1).write.format("delta").mode("overwrite").options(**options)
         writer.option("replaceWhere", where).save(path)
         return "overwrite"
-    with _commit_confs(session, commit):
+    with _commit_confs(session, commit, materialize=batch.staged is None):
         batch.frame.createOrReplaceTempView(_SOURCE_VIEW)
         try:
             session.sql(_merge_statement(path, layout, batch.key_range(layout.key_column)))
@@ -153,13 +154,17 @@ def _merge_statement(path: str, layout: Layout, key_range: tuple[Any, Any]) -> s
 
 
 @contextmanager
-def _commit_confs(session: SparkSession, commit: Commit) -> Iterator[None]:
-    """MERGE takes these from the session only, which is the thread's own."""
+def _commit_confs(session: SparkSession, commit: Commit, *, materialize: bool) -> Iterator[None]:
+    """MERGE takes these from the session only, which is the thread's own.
+
+    Its source is read twice: unless it is a file of ours, Delta keeps a copy.
+    """
     options = commit.options()
     confs = {
         _APP_CONF: options["txnAppId"],
         _VERSION_CONF: options["txnVersion"],
         _NOTE_CONF: options["userMetadata"],
+        _MATERIALIZE_CONF: "auto" if materialize else "none",
     }
     try:
         for name, value in confs.items():

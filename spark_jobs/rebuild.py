@@ -79,8 +79,16 @@ def rebuild_table(
         position = str(plan.bounds.frontier)
         _remove_side_tables(path)
         on_progress({"step": "folding the log", "offsets": plan.offset_count, "to": position})
+        settings = applier.settings
         batch = fold_range(
-            session, applier.address, reader, plan, None, small=applier.settings.small_range
+            session,
+            applier.address,
+            reader,
+            plan,
+            None,
+            path,
+            small=settings.small_range,
+            most_bytes=settings.most_bytes,
         )
         side = f"{path}/_g{app.generation}"
         try:

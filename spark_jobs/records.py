@@ -17,6 +17,7 @@ KEY, POSITION, OP, AFTER = "_cdc_r_key", "_cdc_r_position", "_cdc_r_op", "_cdc_r
 UNCHANGED, VERSION, OLD_KEY = "_cdc_r_unchanged", "_cdc_r_version", "_cdc_r_old_key"
 NEW_KEY, PARTITION, OFFSET = "_cdc_r_new_key", "_cdc_r_partition", "_cdc_r_offset"
 CREATES: Final = "_cdc_r_creates"
+VALUE, _PARSED = "_cdc_r_value", "_cdc_r_parsed"
 
 _ENVELOPE: Final = "op STRING, after STRING, source STRUCT<unchanged: ARRAY<STRING>>"
 _POSITION_LENGTH: Final = 30
@@ -47,53 +48,76 @@ class Bounds:
         return self.truncate is not None and (self.start is None or self.truncate >= self.start)
 
 
-def parse_records(raw: DataFrame, bounds: Bounds) -> DataFrame:
-    """The records of a topic that count, parsed but for their values.
+def framed_records(raw: DataFrame, bounds: Bounds) -> DataFrame:
+    """The records of a topic that count, by their headers alone: values are not looked at.
 
     Args:
         raw: Columns key, value (binary), partition, offset, headers, as Spark's Kafka source.
         bounds: Records outside of them are left out.
     """
-    position = _header(POSITION_HEADER, 0)
-    version = _header(SCHEMA_HEADER, 1).try_cast("int")
-    envelope = f.from_json(f.col("value").cast("string"), _ENVELOPE)
-    opened = raw.select(
+    framed = raw.select(
         f.col("key").cast("string").alias(KEY),
+        f.col("value").alias(VALUE),
         f.col("partition").alias(PARTITION),
         f.col("offset").alias(OFFSET),
-        position.alias(POSITION),
-        version.alias(VERSION),
+        _header(POSITION_HEADER, 0).alias(POSITION),
+        _header(SCHEMA_HEADER, 1).try_cast("int").alias(VERSION),
         _header(OLD_KEY_HEADER, 2).alias(OLD_KEY),
         _header(NEW_KEY_HEADER, 2).alias(NEW_KEY),
-        f.when(f.col("value").isNull(), f.lit("tombstone")).otherwise(envelope["op"]).alias(OP),
-        envelope["after"].alias(AFTER),
-        envelope["source"]["unchanged"].alias(UNCHANGED),
     )
-    creates = f.col(OP).isin("c", "r", "u")
-    good = (
-        f.col(KEY).isNotNull()
-        & (f.coalesce(f.length(POSITION), f.lit(0)) == _POSITION_LENGTH)
-        & f.col(VERSION).isNotNull()
-        & (f.col(OP).isin("d", "tombstone") | (creates & f.col(AFTER).isNotNull()))
-    )
-    failure = fail_if(
-        ~f.coalesce(good, f.lit(False)), "bad_record", f.col(PARTITION), f.col(OFFSET)
-    )
-    # A row's position decides whether it counts, so a bad record cannot slip through there.
-    checked = opened.withColumn(POSITION, f.coalesce(failure, f.col(POSITION)))
+    whole = f.coalesce(f.length(POSITION), f.lit(0)) == _POSITION_LENGTH
     counts = f.col(POSITION) < str(bounds.frontier)
     for lowest in (bounds.start, bounds.truncate):
         if lowest is not None:
             counts &= f.col(POSITION) >= str(lowest)
-    return checked.where(counts).withColumn(CREATES, creates)
+    good = f.col(KEY).isNotNull() & whole & f.col(VERSION).isNotNull()
+    # What is not good is kept, so that whoever looks at its position fails.
+    kept = framed.where(~f.coalesce(whole, f.lit(False)) | counts)
+    return kept.withColumn(POSITION, f.coalesce(_bad_if(~good), f.col(POSITION)))
 
 
-def order(*more: str) -> Column:
-    """Sorts records of a key as history does, as ``cdc.fold`` defines it."""
-    # A delete wins over its tombstone, which says less.
-    is_delete = f.col(OP) == "d"
-    columns = [f.col(POSITION), f.col(CREATES), is_delete, f.col(OFFSET), *map(f.col, more)]
-    return f.struct(*(column.alias(f"o{i}") for i, column in enumerate(columns)))
+def parse_records(raw: DataFrame, bounds: Bounds) -> DataFrame:
+    """The same with the parts of their envelopes; rows are still JSON.
+
+    Args:
+        raw: As for ``framed_records``.
+        bounds: Records outside of them are left out.
+    """
+    framed = framed_records(raw, bounds)
+    # One column that many refer to: so Spark parses it once.
+    opened = framed.withColumn(_PARSED, f.from_json(f.col(VALUE).cast("string"), _ENVELOPE))
+    op = f.when(f.col(VALUE).isNull(), f.lit("tombstone")).otherwise(f.col(_PARSED)["op"])
+    creates = op.isin("c", "r", "u")
+    after = f.col(_PARSED)["after"]
+    good = op.isin("d", "tombstone") | (creates & after.isNotNull())
+    failure = _bad_if(~f.coalesce(good, f.lit(False)))
+    return opened.select(
+        KEY,
+        PARTITION,
+        OFFSET,
+        f.coalesce(failure, f.col(POSITION)).alias(POSITION),
+        VERSION,
+        OLD_KEY,
+        NEW_KEY,
+        op.alias(OP),
+        after.alias(AFTER),
+        f.col(_PARSED)["source"]["unchanged"].alias(UNCHANGED),
+        creates.alias(CREATES),
+    )
+
+
+def _bad_if(condition: Column) -> Column:
+    return fail_if(condition, "bad_record", f.col(PARTITION), f.col(OFFSET))
+
+
+def raw_order() -> Column:
+    """Sorts records of a key as history does, as ``cdc.fold`` defines it, without parsing."""
+    value = f.col(VALUE)
+    # The envelope ends with op and a number; of records that share a position and a key, only
+    # copies and a delete with its tombstone are known.
+    op = f.substring(f.substring_index(value.cast("string"), '"op":"', -1), 1, 1)
+    rank = f.when(value.isNull(), 0).when(op == "d", 1).otherwise(2)
+    return f.struct(f.col(POSITION).alias("o0"), rank.alias("o1"), f.col(OFFSET).alias("o2"))
 
 
 def lsn_of(position: Column) -> Column:

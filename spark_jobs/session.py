@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -45,9 +47,7 @@ def build_session(
         "spark.driver.memory": driver_memory,
         "spark.jars": ",".join(str(path) for path in paths),
         # Never used, but made by Spark in the current folder when not told otherwise.
-        "spark.sql.warehouse.dir": str(
-            Path(tempfile.gettempdir()) / f"cdc-warehouse-{os.getuid()}"
-        ),
+        "spark.sql.warehouse.dir": str(_warehouse()),
         **_STATIC,
     }
     if master.startswith("local"):
@@ -55,6 +55,7 @@ def build_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    atexit.register(_remove_warehouse)
     _set_runtime(session)
     return session
 
@@ -71,6 +72,16 @@ def jvm_pid(spark: SparkSession) -> int:
     return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001
 
 
+def _warehouse() -> Path:
+    return Path(tempfile.gettempdir()) / f"cdc-warehouse-{os.getuid()}"
+
+
+def _remove_warehouse() -> None:
+    # Nothing is ever in it; if there is, it is not ours to delete.
+    with suppress(OSError):
+        _warehouse().rmdir()
+
+
 def _set_runtime(session: SparkSession) -> None:
     cores = str(max(1, session.sparkContext.defaultParallelism))
     settings = {
@@ -80,6 +91,11 @@ def _set_runtime(session: SparkSession) -> None:
         "spark.sql.variable.substitute": "false",
         "spark.sql.shuffle.partitions": cores,
         "spark.sql.adaptive.enabled": "true",
+        # A merge joins a batch with the whole table: it needs no sort of the table for that
+        # where the batch fits into memory as it is.
+        "spark.sql.join.preferSortMergeJoin": "false",
+        "spark.sql.autoBroadcastJoinThreshold": "64m",
+        "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": cores,
         # Dates before 1582 as they are; INT96 has no statistics and no time zone.
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",

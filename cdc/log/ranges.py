@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from cdc.closing import Closing
 from cdc.errors import CdcError, LogError
 from cdc.log.kafka_errors import kafka_error, log_error
 from cdc.log.settings import client_settings
@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
     last_stable: int
 
 
-class RangeReader:
+class RangeReader(Closing):
     """One consumer, assigned anew for each read; not for use by several threads.
 
     Args:
@@ -120,17 +120,6 @@ class RangeReader:
     def close(self) -> None:
         """Let go of the client; nothing is committed, for there is no group."""
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- inside ---
 

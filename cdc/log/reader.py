@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from cdc.closing import Closing
 from cdc.control import ControlState
 from cdc.envelope import LogRecord, parse_record
 from cdc.errors import LogError
@@ -20,7 +20,7 @@ _TAIL: Final = 16
 _LINEAR: Final = 256
 
 
-class LogReader:
+class LogReader(Closing):
     """Reader of one Kafka log; holds one consumer; not for use by several threads.
 
     Args:
@@ -72,6 +72,18 @@ class LogReader:
                 state.apply(key, value)
         state.end = end
         return state
+
+    def newest(self, source: str) -> tuple[FrontierView | None, ControlState]:
+        """The newest committed frontier, and control as it was at that frontier.
+
+        Returns:
+            None and all of control when no frontier was ever written.
+
+        Raises:
+            LogError: As ``frontier``.
+        """
+        view = self.frontier(source)
+        return view, self.control_state(source, None if view is None else view.record.control_end)
 
     def frontier(self, source: str) -> FrontierView | None:
         """The newest committed frontier, or None when none was ever written.
@@ -145,17 +157,6 @@ class LogReader:
     def close(self) -> None:
         """Let go of the consumer."""
         self._ranges.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- inside ---
 

@@ -108,10 +108,7 @@ def read_log_state(
     """
     for attempt in range(_FRONTIER_TRIES):
         try:
-            view = reader.frontier(source)
-            control = reader.control_state(
-                source, None if view is None else view.record.control_end
-            )
+            view, control = reader.newest(source)
         except LogError as error:
             if error.code != "topic_missing":
                 raise

@@ -89,10 +89,7 @@ def _source(config: Config, source: str) -> tuple[dict[str, Any], dict[str, Any]
     admin = LogAdmin(bootstrap, security, timeout=_LOG_TIMEOUT_S)
     with LogReader(bootstrap, security, topic_prefix=prefix, timeout=_LOG_TIMEOUT_S) as reader:
         try:
-            view = reader.frontier(source)
-            control = reader.control_state(
-                source, None if view is None else view.record.control_end
-            )
+            view, control = reader.newest(source)
         except LogError as error:
             if error.code != "topic_missing":
                 raise

@@ -9,13 +9,13 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from cdc.closing import Closing
 from cdc.errors import CdcError, SourceError
 from cdc.names import quote_ident, quote_literal
 from cdc.position import format_lsn, parse_lsn
@@ -78,7 +78,7 @@ def connect_sql(conninfo: Mapping[str, Any]) -> psycopg.Connection[tuple[Any, ..
         raise failures.connect_failed(str(error)) from None
 
 
-class ReplicationClient:
+class ReplicationClient(Closing):
     """One replication connection, bound to one database.
 
     Args:
@@ -100,17 +100,6 @@ class ReplicationClient:
         self._streaming = False
         self._ended = False  # the stream's end was seen; libpq says so only once
         self._end_reason: CdcError | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = (

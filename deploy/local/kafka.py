@@ -19,6 +19,7 @@ from deploy.local.java import find_java
 from deploy.local.ports import choose_port, is_free
 from deploy.local.process import ServerProcess, size, tail
 from deploy.local.ready import KafkaProbe
+from deploy.local.server import LocalServer
 from deploy.local.settings import KAFKA
 from deploy.local.state import KafkaState, read_json, write_json
 
@@ -44,7 +45,7 @@ appender.file.strategy.max = 2
 """
 
 
-class KafkaBroker:
+class KafkaBroker(LocalServer[KafkaState]):
     """One broker and its log folder.
 
     Args:
@@ -54,6 +55,9 @@ class KafkaBroker:
         quick_start: Start with half of the processor time and serve more slowly (tests).
     """
 
+    kind = "kafka"
+    title = "Kafka broker"
+
     def __init__(
         self,
         home: Path,
@@ -62,17 +66,11 @@ class KafkaBroker:
         heap_mb: int = 512,
         quick_start: bool = False,
     ) -> None:
-        self.home = home
-        self.data_dir = home / "data"
-        self.log_path = home / "server.log"
-        self.console_path = home / "console.log"
         self._properties = home / "server.properties"
-        self._record_path = home / "server.json"
-        self._die_with_parent = die_with_parent
+        super().__init__(home, self._properties, die_with_parent=die_with_parent)
+        self.console_path = home / "console.log"
         self._heap_mb = heap_mb
         self._quick_start = quick_start
-        self._process: ServerProcess | None = None
-        self._log_start = 0
 
     @property
     def bootstrap(self) -> str:
@@ -157,39 +155,6 @@ class KafkaBroker:
             process.kill()
         self._forget()
 
-    def kill9(self) -> None:
-        """SIGKILL the broker and wait until it is gone."""
-        process = self._find()
-        if process is not None:
-            process.kill()
-        self._forget()
-
-    def pause(self) -> None:
-        """Stop the process without ending it; connections stay open and silent."""
-        process = self._find()
-        if process is not None:
-            process.pause()
-
-    def resume(self) -> None:
-        """Undo ``pause``."""
-        process = self._find()
-        if process is not None:
-            process.resume()
-
-    def restart(self) -> KafkaState:
-        """Clean stop and start; the ports stay."""
-        self.stop()
-        return self.start()
-
-    def running(self) -> bool:
-        """Whether the broker's process lives."""
-        return self._find() is not None
-
-    def destroy(self) -> None:
-        """Stop the broker and remove its folder."""
-        self.stop()
-        shutil.rmtree(self.home, ignore_errors=True)
-
     def state(self) -> KafkaState:
         """Address and process.
 
@@ -207,32 +172,6 @@ class KafkaBroker:
             pid=process.pid if process else None,
             started=process.started if process else None,
         )
-
-    def _record(self) -> dict[str, Any]:
-        record = read_json(self._record_path)
-        if record is None or "port" not in record:
-            raise EnvironmentProblem(
-                "kafka_not_created",
-                f"there is no Kafka broker in {self.home}",
-                remedy="cdc local up",
-            )
-        return record
-
-    def _find(self) -> ServerProcess | None:
-        if self._process is not None:
-            if self._process.alive():
-                return self._process
-            self._process = None
-        record = read_json(self._record_path)
-        if record is None or record.get("pid") is None:
-            return None
-        return ServerProcess.find(record["pid"], record["started"], str(self._properties))
-
-    def _forget(self) -> None:
-        self._process = None
-        record = read_json(self._record_path)
-        if record is not None:
-            write_json(self._record_path, record | {"pid": None, "started": None})
 
     def _format(self, java: Path) -> dict[str, Any]:
         new = self.home / "data.new"

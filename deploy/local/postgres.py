@@ -20,6 +20,7 @@ from deploy.local.databases import create_database, drop_database
 from deploy.local.ports import choose_port, is_free
 from deploy.local.process import Account, ServerProcess, server_account, size, tail
 from deploy.local.ready import postgres_answers
+from deploy.local.server import LocalServer
 from deploy.local.settings import POSTGRES
 from deploy.local.state import PostgresState, read_json, write_json
 
@@ -31,7 +32,7 @@ _HOST = "127.0.0.1"
 _SOCKET_PATH_LIMIT = 107
 
 
-class PostgresServer:
+class PostgresServer(LocalServer[PostgresState]):
     """One cluster and the server on it, both in folders of their own.
 
     Args:
@@ -42,6 +43,9 @@ class PostgresServer:
         binaries: Folder of the programs; None finds them.
     """
 
+    kind = "postgres"
+    title = "Postgres"
+
     def __init__(
         self,
         home: Path,
@@ -50,15 +54,9 @@ class PostgresServer:
         fsync: bool = True,
         binaries: Binaries | None = None,
     ) -> None:
-        self.home = home
-        self.data_dir = home / "data"
-        self.log_path = home / "server.log"
-        self._record_path = home / "server.json"
-        self._die_with_parent = die_with_parent
+        super().__init__(home, home / "data", die_with_parent=die_with_parent)
         self._fsync = fsync
         self._binaries = binaries
-        self._process: ServerProcess | None = None
-        self._log_start = 0
 
     def start(self, timeout: float = 120) -> PostgresState:
         """Create the cluster if there is none, start the server, wait until it answers.
@@ -147,42 +145,12 @@ class PostgresServer:
                 process.kill()
         self._forget()
 
-    def kill9(self) -> None:
-        """SIGKILL the postmaster and wait until its backends are gone too."""
-        process = self._find()
-        if process is not None:
-            process.kill()
-        self._forget()
-
-    def pause(self) -> None:
-        """Stop all its processes without ending them; connections stay open and silent."""
-        process = self._find()
-        if process is not None:
-            process.pause()
-
-    def resume(self) -> None:
-        """Undo ``pause``."""
-        process = self._find()
-        if process is not None:
-            process.resume()
-
-    def restart(self) -> PostgresState:
-        """Clean stop and start; the port stays."""
-        self.stop()
-        return self.start()
-
-    def running(self) -> bool:
-        """Whether the server's process lives."""
-        return self._find() is not None
-
     def destroy(self) -> None:
         """Stop the server and remove all its folders."""
-        self.stop()
-        record = read_json(self._record_path) or {}
-        socket_dir = record.get("socket_dir")
+        socket_dir = (read_json(self._record_path) or {}).get("socket_dir")
+        super().destroy()
         if socket_dir:
             shutil.rmtree(socket_dir, ignore_errors=True)
-        shutil.rmtree(self.home, ignore_errors=True)
 
     def state(self) -> PostgresState:
         """Address, superuser and process.
@@ -233,32 +201,6 @@ class PostgresServer:
     def drop_database(self, name: str) -> None:
         """Drop a database with its connections and its replication slots."""
         drop_database(self.conninfo(), name)
-
-    def _record(self) -> dict[str, Any]:
-        record = read_json(self._record_path)
-        if record is None or "port" not in record:
-            raise EnvironmentProblem(
-                "postgres_not_created",
-                f"there is no Postgres in {self.home}",
-                remedy="cdc local up",
-            )
-        return record
-
-    def _find(self) -> ServerProcess | None:
-        if self._process is not None:
-            if self._process.alive():
-                return self._process
-            self._process = None
-        record = read_json(self._record_path)
-        if record is None or record.get("pid") is None:
-            return None
-        return ServerProcess.find(record["pid"], record["started"], str(self.data_dir))
-
-    def _forget(self) -> None:
-        self._process = None
-        record = read_json(self._record_path)
-        if record is not None:
-            write_json(self._record_path, record | {"pid": None, "started": None})
 
     def _programs(self, version: int) -> Binaries:
         binaries = self._binaries or find_binaries()

@@ -10,9 +10,10 @@ import pytest
 
 from cdc import codecs
 from cdc.envelope import parse_record
-from cdc.errors import LogError
+from cdc.errors import LakeError, LogError
 from cdc.fold import Inherit, apply_in_order, fold, settle
 from cdc.position import Position, frontier
+from spark_jobs import fold_chains
 from spark_jobs.base import BaseRows
 from spark_jobs.fold_sql import fold_sql
 from spark_jobs.layout import GONE_COLUMN, Layout
@@ -251,6 +252,21 @@ def test_two_columns_are_inherited_each_on_its_own(spark):
         for o in fold(records, bounds.frontier, start=bounds.start).values()
         for v in (o.row or {}).values()
     )
+
+
+@pytest.mark.parametrize("limit", ["MOST_KEYS", "MOST_BYTES"])
+def test_moved_rows_are_folded_up_to_a_limit(spark, monkeypatch, limit):
+    monkeypatch.setattr(fold_chains, limit, 0)
+    records = [
+        record(1, "d", 14, 3, new=4),
+        record(2, "tombstone", 14, 3),
+        record(3, "c", 14, 4, after={"id": 4}, unchanged=["x", "y"], old=3),
+    ]
+    bounds = Bounds(frontier(0, 5), frontier(0, 99))
+    rows = {b'{"id":3}': {"id": 3, "x": None, "y": "8"}}
+    with pytest.raises(LakeError) as refused:
+        by_sql(worker_session(spark), records, bounds, Held(worker_session(spark), rows, TWO), TWO)
+    assert (refused.value.code, refused.value.table) == ("too_many_moved", "shop.public.orders")
 
 
 def test_a_value_that_is_nowhere_is_an_error(spark):

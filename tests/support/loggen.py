@@ -32,6 +32,7 @@ from cdc.position import Position, frontier
 from cdc.unsent import UNSENT
 
 _DAY_MS = 86_400_000
+_LOAD_ROWS = 50_000
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,12 @@ class LogGen:
         self.producer.begin()
         for id, found in rows.items():
             table = self.tables[id]
-            for row in found:
+            for number, row in enumerate(found, 1):
+                if number % _LOAD_ROWS == 0:
+                    # Kafka ends a transaction that is open for longer than a minute.
+                    self._take_ends()
+                    self.producer.commit()
+                    self.producer.begin()
                 key, value, headers = table.encoder.snapshot_row(row, fields)
                 self._send(table, key, value, headers)
                 if remember:
