@@ -44,6 +44,7 @@ log = structlog.get_logger(__name__)
 _MOST_DEATHS: Final = 5
 _TICK_SECONDS: Final = 0.25
 _LOCK_BACK_OFF: Final = 1.0
+_LIMITED_CHUNK_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,12 @@ class ChunkCopier:
     def measure(self, schemas: Sequence[TableSchema]) -> list[Measure]:
         """Size up tables from the catalog alone, in one query; see ``cdc.load.Copier``."""
         settings = self._settings
+        # A chunk's transaction must not last for hours because its rows may come only slowly.
+        rate = settings.rows_per_second
+        chunk_rows = None if rate is None else rate / len(self._slots) * _LIMITED_CHUNK_SECONDS
         try:
             with closing(open_session(settings.conninfo, f"cdc {settings.source} plan")) as session:
-                return measure(session, schemas, self._tuning.chunk_bytes)
+                return measure(session, schemas, self._tuning.chunk_bytes, chunk_rows)
         except CdcError as error:
             raise self._named(error) from None
 

@@ -35,6 +35,9 @@ PATIENCE = 2.0
 #: behind it waits as long.
 LOCK_SECONDS = 10
 
+# Of a table that was never analyzed.
+_ROW_BYTES = 100
+
 _BEGIN = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
     # A policy that would hide rows makes the query fail.
@@ -150,9 +153,18 @@ def check_table(connection: Connection, task: LoadTask) -> None:
 
 
 def measure(
-    connection: Connection, schemas: Sequence[TableSchema], chunk_bytes: int = CHUNK_BYTES
+    connection: Connection,
+    schemas: Sequence[TableSchema],
+    chunk_bytes: int = CHUNK_BYTES,
+    chunk_rows: float | None = None,
 ) -> list[Measure]:
     """Size up tables from the catalog alone: nothing of them is read, no lock is waited for long.
+
+    Args:
+        connection: A session outside of any transaction.
+        schemas: The tables.
+        chunk_bytes: What a chunk should hold at the most.
+        chunk_rows: Likewise in rows, as far as the planner can guess them.
 
     Raises:
         SourceRefused: ``table_missing``, ``not_a_table`` (a view, a foreign or partitioned
@@ -182,8 +194,12 @@ def measure(
                 table=str(schema.id),
                 remedy="name its partitions, or leave it out",
             )
-        plan = plan_chunks(blocks, total_bytes, version, chunk_bytes)
-        measures.append(Measure(plan, _estimate(blocks, reltuples, relpages), total_bytes))
+        rows = _estimate(blocks, reltuples, relpages)
+        size = chunk_bytes
+        if chunk_rows is not None and total_bytes:
+            row_bytes = total_bytes / rows if rows else _ROW_BYTES
+            size = min(size, max(1, round(chunk_rows * row_bytes)))
+        measures.append(Measure(plan_chunks(blocks, total_bytes, version, size), rows, total_bytes))
     return measures
 
 

@@ -76,6 +76,7 @@ class FirstStart:
         self._admin = admin
         self._producer = producer
         self._hooks = hooks
+        self._control_end = 0
 
     def run(self, control: ControlState) -> None:
         """Begin; on return there is a slot and a frontier, and a load of each table is intended.
@@ -188,7 +189,7 @@ class FirstStart:
                 slot=settings.slot,
                 last=None,
                 max_commit_us=0,
-                control_end=0,
+                control_end=self._control_end,
                 ends={},
             ),
         ).advance(point, None, [])
@@ -200,7 +201,7 @@ class FirstStart:
         self._producer.begin()
         for key, value in records:
             self._producer.send(self._settings.control_topic, 0, key, value, None)
-        self._producer.ends()
+        self._control_end = self._producer.ends()[self._settings.control_topic][0]
         self._producer.commit()
 
 

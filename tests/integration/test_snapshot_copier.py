@@ -267,6 +267,10 @@ def test_measure_asks_the_catalog_alone(stack, source, database):
         plan = found[BIG].plan
         assert plan.step <= 10 and plan.count == -(-ids[0] // 8192 // plan.step)
         assert (found[EMPTY].plan, found[EMPTY].rows) == (ChunkPlan(1, 1), 0)
+        slow = copy_settings(stack.bootstrap, database, rows_per_second=100)
+        with closing(ChunkCopier(slow)) as limited:
+            # Half a minute of one of two workers.
+            assert limited.measure(schemas[:1])[0].plan.count == pytest.approx(20, abs=2)
         locker.execute("lock table big in access exclusive mode")
         # What the last VACUUM or ANALYZE saw.
         locked = dict(zip([s.table for s in schemas], copier.measure(schemas), strict=True))[BIG]

@@ -173,7 +173,7 @@ sources:
                 if view is None or view.record.end_lsn < target:
                     return False
                 tables = reader.control_state(SOURCE, view.record.control_end).tables
-                return all(record.ready_from is not None for record in tables.values())
+                return bool(tables) and all(r.ready_from is not None for r in tables.values())
 
         self.wait_until(
             captured,
