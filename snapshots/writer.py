@@ -132,7 +132,7 @@ class TaskWriter:
 
     def _send(self, keys: list[bytes], values: list[bytes], headers: Headers) -> None:
         topic, partitions = self._task.topic, self._task.partitions
-        to = [partition_of(key, partitions) for key in keys]
+        to = [partition_of(key, partitions) for key in keys] if partitions > 1 else [0] * len(keys)
         if not self._producer.send_all(topic, to, keys, values, [headers] * len(keys)):
             for partition, key, value in zip(to, keys, values, strict=True):
                 self._producer.send(topic, partition, key, value, headers)

@@ -44,7 +44,7 @@ def all_there(stack, task):
 def test_the_chunk_of_a_dead_worker_is_copied_again(stack, source, database, topic_prefix, how):
     (task,) = load_tasks(source, stack.bootstrap, topic_prefix, ["big"], chunk_blocks=60)
     settings = copy_settings(stack.bootstrap, database, rows_per_second=6000)
-    with closing(ChunkCopier(settings, Tuning(stall_seconds=8))) as copier:
+    with closing(ChunkCopier(settings, Tuning(stall_seconds=12))) as copier:
         copier.begin(task)
         copied = copy_until(
             copier, lambda c: c.total(task) > 0 and len(sessions(database, "COPY%")) == 2
