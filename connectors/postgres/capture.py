@@ -38,7 +38,8 @@ from connectors.postgres.log_state import (
 )
 from connectors.postgres.log_writer import LogPosition, LogWriter
 from connectors.postgres.publication import PublicationInfo
-from connectors.postgres.router import RoutedTable, Router
+from connectors.postgres.router import Router
+from connectors.postgres.routes import RoutedTable
 from connectors.postgres.side_connection import SideConnection
 from connectors.postgres.startcheck import (
     check_errored,
@@ -50,7 +51,8 @@ from connectors.postgres.startcheck import (
     check_topics,
 )
 from connectors.postgres.stopping import StoppedAt, StopRequest
-from connectors.postgres.stream import LONGEST_READ_S, Stream, StreamHooks
+from connectors.postgres.stream import Stream
+from connectors.postgres.stream_hooks import LONGEST_READ_S, StreamHooks
 
 log = structlog.get_logger(__name__)
 

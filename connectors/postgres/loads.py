@@ -52,7 +52,8 @@ from connectors.postgres.chunk_marks import left_of, mark
 from connectors.postgres.load_catalog import LoadCatalog, pub_rel_of
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.replay import Replay, Replayed
-from connectors.postgres.router import RoutedTable, Router
+from connectors.postgres.router import Router
+from connectors.postgres.routes import RoutedTable
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from cdc.position import Position
 from cdc.states import READY
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.log_writer import LogPosition
-from connectors.postgres.router import RoutedTable
+from connectors.postgres.routes import RoutedTable
 from connectors.postgres.startcheck import frontier_lost
 
 _FENCE_AT_ONCE = 6

@@ -6,12 +6,10 @@ A router lives as long as one replication connection: Relation messages are sent
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from zlib import crc32
 
-from cdc.batch_encoder import BatchEncoder
 from cdc.control import KeyValue, schema_key_value, truncate_key_value
 from cdc.envelope import BadValue, RowEncoder, TransactionFields
 from cdc.errors import LogError, ProtocolViolation, SourceStopped
@@ -20,124 +18,18 @@ from cdc.position import Position
 from cdc.schema import TableSchema
 from cdc.unsent import UNSENT
 from connectors.postgres.capture_settings import CaptureSettings
-from connectors.postgres.drift import AddedColumn, SchemaDrift, added_columns, next_schema
+from connectors.postgres.drift import SchemaDrift, added_columns, next_schema
 from connectors.postgres.inserts import insert_columns
-from connectors.postgres.lookahead import row_key, upcoming
-from connectors.postgres.messages import Begin, Delete, Insert, Relation, Row, Truncate, Update
-from connectors.postgres.reread import Values, Wanted
+from connectors.postgres.messages import Begin, Delete, Insert, Relation, Truncate, Update
+from connectors.postgres.readahead import ReadAhead
+from connectors.postgres.remedies import remedy_of
+from connectors.postgres.routes import Change, Route, RoutedTable, Send, SendAll, Source, SpoolRoute
 from connectors.postgres.session import XLOG_HEADER_SIZE
 from connectors.postgres.spool import SpoolFrame, truncate_of
 from connectors.postgres.toast import RowCache
 
-#: ``TransactionalProducer.send``.
-Send = Callable[
-    [str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]],
-    None,
-]
-#: ``TransactionalProducer.send_all``.
-SendAll = Callable[
-    [str, Sequence[int], Sequence[bytes], Sequence[bytes], Sequence[Sequence[tuple[str, bytes]]]],
-    bool,
-]
-Change = Insert | Update | Delete
-
 #: A message up to this size holds no row that the cache would keep.
 SMALL_MESSAGE: Final = 1000
-#: Rows that one query re-reads: at first, at most, and bytes that they may hold.
-_AHEAD_FIRST, _AHEAD_ROWS, _AHEAD_BYTES = 8, 500, 8 * 1024 * 1024
-
-RELOAD_REMEDY: Final = (
-    "cdc stop, cdc destroy --source NAME (its slot, topics and derived tables), then cdc start "
-    "loads the source anew"
-)
-_REMEDIES: Final = {
-    "record_too_large": "raise log message limits (max.message.bytes of broker and topic) or keep "
-    "such values out of the table; then ",
-    "bad_value": "mend the value at the source; then ",
-    "column_default": "add columns without a default and fill them by UPDATE; for now ",
-    "table_rewritten": "add columns without a default and fill them by UPDATE; for now ",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedTable:
-    """A table that we capture, as of the frontier.
-
-    Args:
-        schema: Its newest schema version.
-        topic: Of its load.
-        partitions: Of the topic.
-    """
-
-    schema: TableSchema
-    topic: str
-    partitions: int
-
-
-class Source(Protocol):
-    """What the router has to ask the source itself; a test gives its own."""
-
-    def added(
-        self, schema: TableSchema, names: Sequence[str], xid: int
-    ) -> Mapping[str, AddedColumn]:
-        """What the catalog says of new columns once the transaction is visible."""
-
-    def reread(
-        self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
-    ) -> list[Values | None]:
-        """As ``Rereader.read``."""
-
-
-class _Route:
-    """Where changes of one relation go, with everything looked up beforehand."""
-
-    __slots__ = (
-        "batches",
-        "changes",
-        "encoder",
-        "insert",
-        "partitions",
-        "schema",
-        "table",
-        "topic",
-        "width",
-    )
-
-    def __init__(self, table: RoutedTable, encoder: RowEncoder) -> None:
-        self.table = table.schema.id
-        self.schema = table.schema
-        self.topic = table.topic
-        self.partitions = table.partitions
-        self.encoder = encoder
-        self.batches = BatchEncoder(encoder)
-        self.insert = encoder.insert
-        self.width = len(table.schema.columns)
-        self.changes = 0
-
-
-@dataclass(slots=True)
-class _Spool:
-    """Where events of a relation wait.
-
-    Args:
-        topic: The spool.
-        described: The relation in force is in it.
-    """
-
-    topic: str
-    described: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadAhead:
-    """Values of one row that were read: what was asked for, and what was there."""
-
-    schema: TableSchema
-    columns: tuple[int, ...]
-    found: Values
-
-    def has(self, columns: tuple[int, ...]) -> bool:
-        return set(columns) <= set(self.columns)
 
 
 class Router:
@@ -165,7 +57,7 @@ class Router:
         self._epoch = epoch
         self._tables = dict(tables)
         # Tables whose events go to a spool (too), by relation id.
-        self._spools: dict[int, _Spool] = {}
+        self._spools: dict[int, SpoolRoute] = {}
         self._frame: SpoolFrame | None = None
         self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
         self._send = send
@@ -175,16 +67,15 @@ class Router:
         # The messages that these came in.
         self._described: dict[int, bytes] = {}
         # None: a relation that we do not capture.
-        self._routes: dict[int, _Route | None] = {}
+        self._routes: dict[int, Route | None] = {}
         self._cache = RowCache()
         # Whether it holds anything is asked for every change.
         self._cached = self._cache.rows
         self._begin: Begin | None = None
         self._fields = TransactionFields(0, 0, None, 0, 0, snapshot=False)
-        #: The messages among which ``change`` may look ahead; set by ``take``.
-        self.batch: Sequence[bytes] = ()
-        self._read_ahead: dict[int, _ReadAhead] = {}
-        self._ahead_rows = _AHEAD_FIRST
+        # The messages from which changes come; set by ``take``.
+        self._batch: Sequence[bytes] = ()
+        self._rereads = ReadAhead(source)
         #: Changes of the open transaction so far, of whatever table.
         self.ordinal = 0
         #: Records sent since this router was made.
@@ -217,9 +108,8 @@ class Router:
 
     def take(self, batch: Sequence[bytes]) -> None:
         """The messages from which the next changes come."""
-        self.batch = batch
-        if self._read_ahead:
-            self._read_ahead = {}
+        self._batch = batch
+        self._rereads.take(batch)
 
     def relation(self, relation: Relation, message: bytes) -> None:
         """The relation is as told from here on.
@@ -241,7 +131,7 @@ class Router:
 
     def spool(self, relid: int, topic: str) -> None:
         """From here on, events of a relation go to a spool (too)."""
-        self._spools[relid] = _Spool(topic)
+        self._spools[relid] = SpoolRoute(topic)
 
     def end_spool(self, relid: int) -> None:
         """From here on they do not."""
@@ -283,7 +173,7 @@ class Router:
         Args:
             event: The change.
             size: Of its message in bytes.
-            index: Of its message in ``batch``.
+            index: Of its message in the batch.
 
         Raises:
             SourceStopped: It cannot be captured; nothing at or after its transaction may be.
@@ -291,7 +181,7 @@ class Router:
         ordinal = self.ordinal = self.ordinal + 1
         relid = event.relid
         if self._spools and relid in self._spools:
-            self._to_spool(relid, (self.batch[index][XLOG_HEADER_SIZE:],), ordinal)
+            self._to_spool(relid, (self._batch[index][XLOG_HEADER_SIZE:],), ordinal)
         try:
             route = self._routes[relid]
         except KeyError:
@@ -339,7 +229,7 @@ class Router:
         self.ordinal += len(run)
         return True
 
-    def _inserts(self, route: _Route, run: Sequence[bytes]) -> bool:
+    def _inserts(self, route: Route, run: Sequence[bytes]) -> bool:
         if self._cached:
             return False
         columns = insert_columns(run, route.width)
@@ -411,7 +301,7 @@ class Router:
             "unexpected_message", f"a change of relation {relid}, which was not described"
         )
 
-    def _update(self, route: _Route, event: Update, size: int, index: int) -> None:
+    def _update(self, route: Route, event: Update, size: int, index: int) -> None:
         encoder, relid = route.encoder, event.relid
         old_kind, old = event.old_kind, event.old
         row: Any = event.new
@@ -428,7 +318,8 @@ class Router:
             exact = row
             if missing:
                 unchanged = tuple(route.schema.column_names[i] for i in missing)
-                row = self._reread(route, row, missing, index)
+                xid = self._begin.xid if self._begin else 0
+                row = self._rereads.fill(route.schema, row, missing, index, xid)
         records = encoder.update(old_kind, old, row, self._fields, self.ordinal, unchanged)
         if size > SMALL_MESSAGE or self._cached or exact is not event.new:
             # A key change leaves the old key first in the list, the new one last.
@@ -439,7 +330,7 @@ class Router:
             send(topic, crc32(key) % partitions, key, value, headers)
         self.records += len(records)
 
-    def _delete(self, route: _Route, event: Delete) -> None:
+    def _delete(self, route: Route, event: Delete) -> None:
         if len(event.old) != route.width:
             raise self._width()
         records = route.encoder.delete(event.old_kind, event.old, self._fields, self.ordinal)
@@ -450,41 +341,7 @@ class Router:
             send(topic, crc32(key) % partitions, key, value, headers)
         self.records += len(records)
 
-    def _reread(self, route: _Route, row: Row, missing: tuple[int, ...], index: int) -> Row:
-        values = self._read_ahead.pop(index, None)
-        if values is None or values.schema is not route.schema or not values.has(missing):
-            values = self._query(route, row, missing, index)
-        filled = list(row)
-        for i, value in values.found.items():
-            if i in missing:
-                filled[i] = value
-        return tuple(filled)
-
-    def _query(self, route: _Route, row: Row, missing: tuple[int, ...], index: int) -> _ReadAhead:
-        """Read the row, and on the way those of later updates in the batch."""
-        schema, xid = route.schema, self._begin.xid if self._begin else 0
-        key = row_key(schema, row)
-        if key is None:
-            raise BadValue(", ".join(schema.key), "a key column without a value")
-        later = upcoming(self.batch, index, schema, xid, self._ahead_rows - 1)
-        wanted = [Wanted(key, xid), *later.values()]
-        answers = self._source.reread(schema, missing, wanted)
-        self._read_ahead = {
-            i: _ReadAhead(schema, missing, found)
-            for i, found in zip(later, answers[1:], strict=False)
-            if found is not None
-        }
-        size = sum(
-            len(value) for found in answers for value in (found or {}).values() if value is not None
-        )
-        # Large values are read few at a time.
-        fitting = _AHEAD_BYTES * len(answers) // max(size, 1)
-        self._ahead_rows = max(1, min(2 * self._ahead_rows, fitting, _AHEAD_ROWS))
-        first = answers[0]
-        assert first is not None  # noqa: S101 - ``reread`` waits for it
-        return _ReadAhead(schema, missing, first)
-
-    def _resolve(self, relid: int) -> _Route | None:
+    def _resolve(self, relid: int) -> Route | None:
         """Compare a relation with what we know, and make its route."""
         relation = self._relations.get(relid)
         if relation is None:
@@ -506,7 +363,7 @@ class Router:
                 self.control.append(schema_key_value(schema))
         except SchemaDrift as drift:
             raise self._stopped(id, drift.code, drift.reason) from None
-        route = _Route(table, RowEncoder(table.schema, self._settings.origin))
+        route = Route(table, RowEncoder(table.schema, self._settings.origin))
         self._routes[relid] = route
         return route
 
@@ -522,7 +379,7 @@ class Router:
             reason,
             table=self._settings.name_of(table),
             position=str(self.position),
-            remedy=_REMEDIES.get(code, "") + RELOAD_REMEDY,
+            remedy=remedy_of(code),
         )
 
     def _width(self) -> ProtocolViolation:

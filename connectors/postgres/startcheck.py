@@ -19,7 +19,7 @@ from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.publication import PublicationInfo, differences
-from connectors.postgres.router import RELOAD_REMEDY
+from connectors.postgres.remedies import RELOAD_REMEDY
 from connectors.postgres.side_connection import TableIdentity
 from connectors.postgres.slot import SlotInfo
 

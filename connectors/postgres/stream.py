@@ -6,17 +6,15 @@ Nothing is confirmed to Postgres beyond the newest frontier that Kafka has commi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from cdc.errors import HistoryGap, LogError, ProtocolViolation, SourceError, SourceStopped
+from cdc.errors import LogError, ProtocolViolation, SourceError, SourceStopped
 from cdc.frontier import LastTransaction
-from cdc.position import format_lsn
 from connectors.postgres.client import ReplicationClient
 from connectors.postgres.failures import undecodable
+from connectors.postgres.history import KnownHistory
 from connectors.postgres.inserts import end_of_run
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.messages import (
@@ -28,9 +26,11 @@ from connectors.postgres.messages import (
     Truncate,
     Update,
 )
-from connectors.postgres.router import RELOAD_REMEDY, SMALL_MESSAGE, Router
+from connectors.postgres.remedies import RELOAD_REMEDY
+from connectors.postgres.router import SMALL_MESSAGE, Router
 from connectors.postgres.session import XLOG_HEADER_SIZE, Keepalive, ReplicationSession
-from connectors.postgres.stopping import StoppedAt, StopRequest
+from connectors.postgres.stopping import StoppedAt
+from connectors.postgres.stream_hooks import StreamHooks
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,6 @@ _CHECK_EVERY_RECORDS: Final = 1000
 _QUIET_S: Final = 1.0
 #: A frontier that does not move is repeated, so that its topic never runs empty.
 _REPEAT_FULL_S: Final = 3600.0
-LONGEST_READ_S: Final = 0.5
 #: Kafka may be silent for so long before we let go of Postgres.
 _KAFKA_SILENCE_S: Final = 30.0
 #: A stop waits for the end of a transaction that is half written.
@@ -54,27 +53,6 @@ _STOP_WITHIN_S: Final = 10.0
 
 class _Interrupted(Exception):
     """A stop was asked for while a re-read waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamHooks:
-    """What the stream tells and asks.
-
-    Args:
-        stop: Ends the stream at the next border between transactions.
-        tick: Called after each read, at least twice a second; may raise.
-        frontier_stable: Last stable offset of the frontier topic, asked of the broker.
-        border_wanted: Whether ``at_border`` has something to do.
-        at_border: Called between two source transactions, with everything before committed.
-        longest_read: How long a read may wait at most, seconds.
-    """
-
-    stop: StopRequest
-    tick: Callable[[], None]
-    frontier_stable: Callable[[], int]
-    border_wanted: Callable[[], bool] = lambda: False
-    at_border: Callable[[], None] = lambda: None
-    longest_read: Callable[[], float] = lambda: LONGEST_READ_S
 
 
 class Stream:
@@ -94,12 +72,11 @@ class Stream:
         self._router: Router
         self._writer: LogWriter
         self._offset = 0
+        self._history = KnownHistory(0, 0, None)
         self._stop_before: int | None = None
         self._reached = False
         self._skipping = False
-        self._expected: LastTransaction | None = None
         self._xid = 0
-        self._caught_up = False
         self._outstanding: LastTransaction | None = None
         self._outstanding_end = 0
         self._unconfirmed: int | None = None
@@ -137,10 +114,9 @@ class Stream:
             CdcError: From Postgres or Kafka; what was not confirmed comes again.
         """
         self._router, self._writer = router, writer
-        self._offset, self._stop_before = writer.end_lsn, stop_before
-        last = writer.last
-        # What the log holds beyond the slot's place has to come again.
-        self._expected = last if last is not None and last.lsn >= self._start else None
+        self._stop_before = stop_before
+        self._offset = writer.end_lsn
+        self._history = KnownHistory(self._offset, self._start, writer.last)
         stop, session = self._hooks.stop, self._session
         try:
             while not (stop.requested and self._may_stop()):
@@ -273,13 +249,10 @@ class Stream:
         if self._stop_before is not None and begin.final_lsn >= self._stop_before:
             self._reached = True
             return
-        # The frontier is exclusive: a commit record that starts exactly there is new.
-        if begin.final_lsn < self._offset:
+        if self._history.holds(begin):
             self._skipping = True
-            self._check_history(begin)
             return
-        if not self._caught_up:
-            self._catch_up()
+        self._pass_history()
         self._xid = begin.xid
         self._writer.open()
         self._router.begin(begin)
@@ -287,8 +260,7 @@ class Stream:
     def _commit_seen(self, commit: Commit) -> None:
         if self._skipping:
             self._skipping = False
-            if commit.end_lsn > self._offset:
-                raise self._diverged(commit.commit_lsn)
+            self._history.check_end(commit)
             return
         router = self._router
         router.commit()
@@ -312,35 +284,14 @@ class Stream:
             return
         if keepalive.wal_end > self._quiet_lsn:
             self._quiet_lsn = keepalive.wal_end
-        if not self._caught_up and keepalive.wal_end >= self._offset:
-            self._catch_up()
+        if keepalive.wal_end >= self._offset:
+            self._pass_history()
 
-    # --- inside: what is in the log already ---
-
-    def _check_history(self, begin: Begin) -> None:
-        """A transaction that comes again is the one that the log holds."""
-        expected = self._expected
-        if expected is None or begin.final_lsn != expected.lsn:
-            return
-        if (begin.xid, begin.commit_us) != (expected.xid, expected.commit_us):
-            raise self._diverged(begin.final_lsn)
-        self._expected = None
-
-    def _catch_up(self) -> None:
+    def _pass_history(self) -> None:
         """Everything that the log holds has come again: from here on it is new."""
-        if self._expected is not None:
-            raise self._diverged(self._expected.lsn)
-        self._caught_up = True
-        self._session.confirm(self._offset)
-
-    def _diverged(self, lsn: int) -> HistoryGap:
-        return HistoryGap(
-            "history_diverged",
-            "the server's history is not the one that was captured: the transaction at "
-            f"{format_lsn(lsn)} differs from the log's (a backup or standby took over?)",
-            position=format_lsn(lsn),
-            remedy=RELOAD_REMEDY,
-        )
+        if not self._history.passed:
+            self._history.pass_on()
+            self._session.confirm(self._offset)
 
     def _stopped(self, stopped: SourceStopped) -> StoppedAt:
         begin = self._session.transaction

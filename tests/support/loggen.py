@@ -166,7 +166,7 @@ class LogGen:
         for id, table in self.tables.items():
             records.append(
                 LoadRecord(
-                    id, 1, table.topic, table.topic_id, "exported", consistent_point, control.DONE
+                    id, 1, table.topic, table.topic_id, "exported", consistent_point, states.DONE
                 ).to_key_value()
             )
             records.append(self._table_record(id, states.READY).to_key_value())

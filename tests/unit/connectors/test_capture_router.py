@@ -23,7 +23,8 @@ from connectors.postgres.messages import (
     Truncate,
     Update,
 )
-from connectors.postgres.router import RoutedTable, Router
+from connectors.postgres.router import Router
+from connectors.postgres.routes import RoutedTable
 from connectors.postgres.toast import RowCache
 from tests.support.pgoutput_encoder import encode, keepalive, xlog_data
 from tests.support.schemas import table_schema
@@ -289,7 +290,7 @@ def test_looking_ahead_ends_at_another_schema_and_at_values_that_need_no_query(a
 
 
 def test_large_values_are_reread_few_at_a_time(at, monkeypatch):
-    monkeypatch.setattr("connectors.postgres.router._AHEAD_BYTES", 5000)
+    monkeypatch.setattr("connectors.postgres.readahead._BYTES", 5000)
     at.source.values = {1: BIG}
     play(at, *(update(id) for id in range(40)))
     assert at.source.calls > 15

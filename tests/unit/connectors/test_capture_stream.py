@@ -13,9 +13,11 @@ from connectors.postgres import inserts
 from connectors.postgres import stream as stream_module
 from connectors.postgres.log_writer import LogPosition, LogWriter
 from connectors.postgres.messages import Begin, Commit, Insert, Relation, RelationColumn, Truncate
-from connectors.postgres.router import RoutedTable, Router
+from connectors.postgres.router import Router
+from connectors.postgres.routes import RoutedTable
 from connectors.postgres.stopping import StoppedAt, StopRequest
-from connectors.postgres.stream import Stream, StreamHooks
+from connectors.postgres.stream import Stream
+from connectors.postgres.stream_hooks import StreamHooks
 from tests.support.pgoutput_encoder import encode, keepalive, read_status, xlog_data
 from tests.support.schemas import table_schema
 from tests.unit.connectors.test_capture_router import RELID, SETTINGS, FakeSource

@@ -1,0 +1,95 @@
+"""Where changes go: the tables that are captured, and what the router is given to work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cdc.batch_encoder import BatchEncoder
+from cdc.envelope import RowEncoder
+from cdc.schema import TableSchema
+from connectors.postgres.drift import AddedColumn
+from connectors.postgres.messages import Delete, Insert, Update
+from connectors.postgres.reread import Values, Wanted
+
+#: ``TransactionalProducer.send``.
+Send = Callable[
+    [str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]],
+    None,
+]
+#: ``TransactionalProducer.send_all``.
+SendAll = Callable[
+    [str, Sequence[int], Sequence[bytes], Sequence[bytes], Sequence[Sequence[tuple[str, bytes]]]],
+    bool,
+]
+Change = Insert | Update | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedTable:
+    """A table that we capture, as of the frontier.
+
+    Args:
+        schema: Its newest schema version.
+        topic: Of its load.
+        partitions: Of the topic.
+    """
+
+    schema: TableSchema
+    topic: str
+    partitions: int
+
+
+class Source(Protocol):
+    """What the router has to ask the source itself; a test gives its own."""
+
+    def added(
+        self, schema: TableSchema, names: Sequence[str], xid: int
+    ) -> Mapping[str, AddedColumn]:
+        """What the catalog says of new columns once the transaction is visible."""
+
+    def reread(
+        self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]
+    ) -> list[Values | None]:
+        """As ``Rereader.read``."""
+
+
+class Route:
+    """Where changes of one relation go, with everything looked up beforehand."""
+
+    __slots__ = (
+        "batches",
+        "changes",
+        "encoder",
+        "insert",
+        "partitions",
+        "schema",
+        "table",
+        "topic",
+        "width",
+    )
+
+    def __init__(self, table: RoutedTable, encoder: RowEncoder) -> None:
+        self.table = table.schema.id
+        self.schema = table.schema
+        self.topic = table.topic
+        self.partitions = table.partitions
+        self.encoder = encoder
+        self.batches = BatchEncoder(encoder)
+        self.insert = encoder.insert
+        self.width = len(table.schema.columns)
+        self.changes = 0
+
+
+@dataclass(slots=True)
+class SpoolRoute:
+    """Where events of a relation wait.
+
+    Args:
+        topic: The spool.
+        described: The relation in force is in it.
+    """
+
+    topic: str
+    described: bool = False
