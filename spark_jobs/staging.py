@@ -54,9 +54,10 @@ class Staged:
                 compression="snappy",
             )
         except OSError as problem:
+            reason = problem.strerror or type(problem).__name__
             raise EnvironmentProblem(
                 "lake_not_writable",
-                f"cannot write a batch below the lake's folder ({problem.strerror or type(problem).__name__})",
+                f"cannot write a batch below the lake's folder ({reason})",
                 table=layout.table,
                 remedy="free space there, and let the user of cdc write",
             ) from None
