@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 #: Up to so many offsets the driver reads and folds, if their rows take no more memory than
 #: this; above it Spark does.
 SMALL_RANGE: Final = 2_000_000
-MOST_BYTES: Final = 512 * 2**20
+MOST_BYTES: Final = 640 * 2**20
 #: More rows than these are handed to Spark in a file.
 _IN_MEMORY_ROWS: Final = 5_000
 _OFFSETS_PER_TASK: Final = 200_000

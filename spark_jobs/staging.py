@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from cdc.errors import EnvironmentProblem
 from spark_jobs.layout import Layout
 
 _FOLDER: Final = "_cdc_batch"
@@ -37,17 +38,29 @@ class Staged:
             session: A worker session.
             layout: The replica's columns.
             table: In these columns and ``_cdc_gone``.
+
+        Raises:
+            EnvironmentProblem: ``lake_not_writable``.
         """
-        self.remove()
-        self._folder.mkdir(parents=True)
         # Column names of Postgres need not be names that Parquet takes.
         names = [f"c{i}" for i in range(table.num_columns)]
-        pq.write_table(
-            table.rename_columns(names),
-            self._folder / "batch.parquet",
-            row_group_size=_ROW_GROUP,
-            compression="snappy",
-        )
+        try:
+            self.remove()
+            self._folder.mkdir(parents=True)
+            pq.write_table(
+                table.rename_columns(names),
+                self._folder / "batch.parquet",
+                row_group_size=_ROW_GROUP,
+                compression="snappy",
+            )
+        except OSError as problem:
+            reason = problem.strerror or type(problem).__name__
+            raise EnvironmentProblem(
+                "lake_not_writable",
+                f"cannot write a batch below the lake's folder ({reason})",
+                table=layout.table,
+                remedy="free space there, and let the user of cdc write",
+            ) from None
         schema = layout.spark_schema(gone=True)
         wanted = schema.names
         for field, name in zip(schema.fields, names, strict=True):
@@ -58,5 +71,5 @@ class Staged:
 
     def remove(self) -> None:
         """Delete the file; also what a killed process left."""
-        if self._folder.exists():
-            shutil.rmtree(self._folder)
+        # What stays is removed before the next batch.
+        shutil.rmtree(self._folder, ignore_errors=True)
