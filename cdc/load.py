@@ -185,14 +185,18 @@ class Copier(Protocol):
         """Size up tables from the catalog alone, in one query.
 
         Raises:
-            CdcError: No connection; SourceRefused ``table_missing``.
+            CdcError: No connection; SourceRefused ``table_missing``, ``not_a_table``.
         """
 
     def begin(self, task: LoadTask) -> None:
         """Copy what is left of a load, after the loads that were begun before."""
 
     def cancel(self, load: LoadKey) -> None:
-        """Stop copying a load; returns when nothing writes to its topic any more."""
+        """Stop copying a load; returns when nothing writes to its topic any more.
+
+        Raises:
+            CdcError: Kafka does not answer, so that is not known; to be called again.
+        """
 
     def poll(self, seconds: float = 0.0) -> list[CopierEvent]:
         """What has happened since the last call; waits up to ``seconds`` for the first event.

@@ -319,7 +319,18 @@ class ChunkCopier:
             log_options=settings.log_options,
             topic=first.topic if first is not None else None,
         )
-        slot.start(self._tuning.start, setup, now)
+        try:
+            slot.start(self._tuning.start, setup, now)
+        except OSError as problem:
+            pause = slot.back_off()
+            slot.not_before = now + pause
+            log.warning(
+                "cannot start a snapshot worker",
+                number=slot.number,
+                reason=problem.strerror,
+                in_seconds=pause,
+            )
+            return
         assert slot.process is not None  # noqa: S101 - for the type checker
         self._selector.register(slot.process, selectors.EVENT_READ, slot)
 

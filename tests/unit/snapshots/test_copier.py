@@ -14,10 +14,16 @@ from snapshots.messages import Blocked, CopyChunk, Done, Failed, Ready, RowsWrit
 from tests.support.schemas import table_schema
 
 
+class NoMemory(OSError):
+    strerror = "Cannot allocate memory"
+
+
 class Fake:
     """A worker that says what the test wants and keeps what it was told."""
 
     def __init__(self, world, setup):
+        if world.no_memory:
+            raise NoMemory
         self.setup = setup
         self.told = []
         self.read_end, self.write_end = os.pipe()
@@ -67,7 +73,7 @@ A, B = task("a", 0, 1), task("b", 0)
 
 @pytest.fixture
 def world():
-    return SimpleNamespace(now=1000.0, started=[], fenced=[], fence_error=None)
+    return SimpleNamespace(now=1000.0, started=[], fenced=[], fence_error=None, no_memory=False)
 
 
 @pytest.fixture
@@ -293,6 +299,20 @@ def test_a_worker_that_does_not_start_is_killed(make, world):
     world.now += 0.5
     copier.poll()
     assert world.started[1].alive
+
+
+def test_a_machine_without_room_for_a_worker_is_asked_again(make, world):
+    copier = make(workers=1)
+    world.no_memory = True
+    begin(copier, A)
+    world.now += 0.4
+    copier.poll()
+    world.no_memory = False
+    copier.poll()
+    assert world.started == []
+    world.now += 0.1
+    copier.poll()
+    assert len(world.started) == 1
 
 
 def test_workers_that_can_never_start_end_it(make, world):
