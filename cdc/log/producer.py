@@ -11,13 +11,15 @@ tests/integration/test_log_producer.py holds it).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 
+from cdc.closing import Closing
 from cdc.errors import CdcError, LogError
+from cdc.frontier import Ends
+from cdc.log.ends import EndTracker
 from cdc.log.kafka_errors import CLIENT_ERRORS, kafka_error, log_error, record_too_large
 from cdc.log.producer_client import (
     SLICE_SECONDS,
@@ -30,9 +32,6 @@ from cdc.log.producer_client import (
 )
 
 log = structlog.get_logger(__name__)
-
-#: Topic to partition to the next offset.
-Ends = dict[str, dict[int, int]]
 
 _NEW, _READY, _OPEN, _SPENT = "new", "ready", "in a transaction", "spent"
 
@@ -52,7 +51,7 @@ _CONSEQUENCES: Final = frozenset(
 )
 
 
-class TransactionalProducer:
+class TransactionalProducer(Closing):
     """A producer that writes in Kafka transactions only; not for use by several threads.
 
     ``init()`` once, then ``begin() … send() … ends() … send_reported() … commit()``, again and
@@ -91,11 +90,7 @@ class TransactionalProducer:
         self._unpolled = 0
         # (topic, partition) → (value, key, headers) of the newest message, not yet produced.
         self._held: dict[tuple[str, int], Held] = {}
-        self._ends: Ends = {}
-        self._reported: dict[tuple[str, int], int] = {}
-        self._delivery_error: tuple[str, KafkaError] | None = None
-        # Ends of committed and open transactions; they only grow while topics stay themselves.
-        self._newest: dict[tuple[str, int], int] = {}
+        self._tracker = EndTracker()
         self._half_limit = max_message_bytes // 2
         self._client = ProducerClient(
             bootstrap,
@@ -236,15 +231,19 @@ class TransactionalProducer:
         self._must_be_open("ends()")
         for (topic, partition), held in self._held.items():
             try:
-                self._hand_over(topic, partition, held, self._on_delivery)
+                self._hand_over(topic, partition, held, self._tracker.on_delivery)
             except CLIENT_ERRORS as problem:
                 raise self._failed(problem, f"writing to topic {topic}", topic) from None
         sent = list(self._held)
         self._held.clear()
         self._flush()
-        for topic, partition in sent:
-            self._take_end(topic, partition)
-        return {topic: dict(parts) for topic, parts in self._ends.items()}
+        try:
+            for topic, partition in sent:
+                self._tracker.take(topic, partition)
+        except LogError:
+            self._abort_quietly()
+            raise
+        return {topic: dict(parts) for topic, parts in self._tracker.ends.items()}
 
     def send_reported(
         self,
@@ -294,9 +293,7 @@ class TransactionalProducer:
                     remedy="start again from the last frontier in the log",
                 ) from None
             raise self._failed(problem, "committing a transaction") from None
-        for topic, parts in self._ends.items():
-            for partition, end in parts.items():
-                self._newest[topic, partition] = end
+        self._tracker.committed()
         self._clear()
         self._state = _READY
 
@@ -335,17 +332,6 @@ class TransactionalProducer:
             # A fenced client says so at every call; there is nothing left to lose.
             log.debug("client closed", reason=kafka_error(problem).name())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # --- inside ---
 
     def _hand_over(
@@ -364,9 +350,7 @@ class TransactionalProducer:
 
     def _clear(self) -> None:
         self._held.clear()
-        self._ends = {}
-        self._reported.clear()
-        self._delivery_error = None
+        self._tracker.clear()
 
     def _check_size(
         self, topic: str, partition: int, key: bytes | None, value: bytes, headers: Headers | None
@@ -378,40 +362,13 @@ class TransactionalProducer:
                 f"its limit of {self.max_message_bytes} bytes"
             )
 
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        if error is not None:
-            self._delivery_error = self._delivery_error or (topic, error)
-        elif offset is not None and offset >= 0:
-            self._reported[topic, partition] = offset + 1
-
-    def _take_end(self, topic: str, partition: int) -> None:
-        end = self._reported.get((topic, partition))
-        if end is None:
-            self._abort_quietly()
-            raise LogError(
-                "transaction_aborted",
-                f"Kafka did not say where a message for {topic}[{partition}] was written",
-            )
-        earlier = max(
-            self._newest.get((topic, partition), 0), self._ends.get(topic, {}).get(partition, 0)
-        )
-        if end <= earlier:
-            self._abort_quietly()
-            raise LogError(
-                "truncated_topic",
-                f"topic {topic}[{partition}] ends at {end}, below its earlier end {earlier}",
-                remedy="the topic was truncated or created again: it needs a new load",
-            )
-        self._ends.setdefault(topic, {})[partition] = end
-
     def _flush(self) -> None:
         try:
             self._client.flush(self._timeout + 5)
         except CLIENT_ERRORS as problem:
             raise self._failed(problem, "waiting for messages to be written") from None
-        if self._delivery_error is not None:
-            topic, error = self._delivery_error
+        if self._tracker.error is not None:
+            topic, error = self._tracker.error
             raise self._failed(KafkaException(error), f"writing to topic {topic}", topic)
 
     def _failed(

@@ -22,13 +22,15 @@ from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import TableId
+from cdc.schema import TableSchema
 from cdc.states import ERRORED
 from connectors.postgres.capture_settings import CaptureSettings, copy_settings
 from connectors.postgres.client import ReplicationClient, connect_sql
 from connectors.postgres.firststart import FirstStart, StartHooks
 from connectors.postgres.leftovers import free_slot
 from connectors.postgres.load_catalog import LoadCatalog
-from connectors.postgres.loads import LoadPorts, Loads
+from connectors.postgres.load_state import LoadPorts
+from connectors.postgres.loads import Loads
 from connectors.postgres.log_state import (
     fence,
     is_begun,
@@ -37,14 +39,12 @@ from connectors.postgres.log_state import (
     routed_tables,
 )
 from connectors.postgres.log_writer import LogPosition, LogWriter
-from connectors.postgres.publication import PublicationInfo
 from connectors.postgres.router import Router
 from connectors.postgres.routes import RoutedTable
 from connectors.postgres.side_connection import SideConnection
+from connectors.postgres.source_watch import SourceWatch
 from connectors.postgres.startcheck import (
     check_errored,
-    check_identities,
-    check_publication,
     check_server,
     check_slot,
     check_tables,
@@ -56,8 +56,6 @@ from connectors.postgres.stream_hooks import LONGEST_READ_S, StreamHooks
 
 log = structlog.get_logger(__name__)
 
-_WATCH_EVERY_S: Final = 30.0
-_WATCH_OFTEN_S: Final = 5.0
 _REPORT_EVERY_S: Final = 1.0
 #: While tables are loaded, workers are listened to as often.
 _LOADING_READ_S: Final = 0.05
@@ -95,10 +93,7 @@ class Capture:
         self._reader: LogReader
         self._side: SideConnection
         self._records: dict[TableId, TableRecord] = {}
-        self._publication: PublicationInfo | None = None
-        self._watched = 0.0
-        self._watch_often_until = 0.0
-        self._seen_truncates = 0
+        self._watch: SourceWatch
         self._reported = 0.0
         self._loaded: dict[TableId, int] = {}
         self._loads: Loads | None = None
@@ -199,6 +194,8 @@ class Capture:
     ) -> bool:
         """Stream over one connection; whether ``stop_before`` was reached."""
         settings = self._settings
+        # As control has them: what an aborted part changed is undone.
+        self._records = dict(control.tables)
         with ReplicationClient(settings.conninfo) as client:
             check_server(position, client.identify_system())
             replay = stop_before is not None
@@ -229,11 +226,12 @@ class Capture:
             try:
                 tables = routed_tables(control, self._writer.position)
                 self._router = router(tables)
-                self._seen_truncates = 0
-                self._remember_filenodes()
+                self._watch = SourceWatch(
+                    settings, self._records, self._router, side, self._loading_schemas
+                )
                 if not replay:
                     # A replay goes up to a change after which it need not hold any more.
-                    self._watch()
+                    self._watch.look()
                 loads = Loads(
                     settings,
                     LoadPorts(
@@ -329,39 +327,12 @@ class Capture:
         if self._stream is not None:
             self._stream.kafka_waits()
 
-    def _remember_filenodes(self) -> None:
-        for record in self._records.values():
-            if record.relid is not None and record.filenode is not None:
-                self._side.filenodes[record.relid] = record.filenode
-
-    def _watch(self) -> None:
-        """Compare what the stream never tells with what was recorded."""
-        self._watched = time.monotonic()
-        schemas = self._router.schemas
-        publication = self._side.publication()
-        check_publication(self._settings, publication, self._records, self._publication)
-        self._publication = publication
-        loading = self._loads.schemas if self._loads is not None else {}
-        records = {id: r for id, r in self._records.items() if id in schemas or id in loading}
-        found = self._side.identities({**loading, **schemas})
-        check_identities(self._settings, records, found)
-        for id, now in found.items():
-            if id in loading:
-                continue  # compared by each chunk
-            schema, record = schemas[id], self._records[id]
-            if now.columns != schema.column_names:
-                # A column that is on its way: whether it was added by a rewrite is judged by
-                # the file from before.
-                continue
-            self._side.filenodes[schema.relid] = now.filenode
-            if record.filenode != now.filenode:
-                changed = dataclasses.replace(record, filenode=now.filenode)
-                self._records[id] = changed
-                self._router.control.append(changed.to_key_value())
-
     @property
     def _loading(self) -> bool:
         return self._loads is not None and self._loads.active
+
+    def _loading_schemas(self) -> dict[TableId, TableSchema]:
+        return self._loads.schemas if self._loads is not None else {}
 
     def _at_border(self) -> None:
         if self._loads is not None:
@@ -383,14 +354,8 @@ class Capture:
             self._loads.tick()
             if not self._loads.active:
                 self._channel.state("streaming")
+        self._watch.tick()
         now = time.monotonic()
-        if self._router.truncates > self._seen_truncates:
-            # A new file each: looked at soon, before a new column makes it suspicious.
-            self._seen_truncates = self._router.truncates
-            self._watched, self._watch_often_until = 0.0, now + _WATCH_OFTEN_S
-        every = _REPORT_EVERY_S if now < self._watch_often_until else _WATCH_EVERY_S
-        if now - self._watched >= every:
-            self._watch()
         if now - self._reported >= _REPORT_EVERY_S:
             self._reported = now
             self._report()

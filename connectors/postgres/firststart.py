@@ -31,7 +31,7 @@ from cdc.states import ABANDONED, ADDED
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import ReplicationClient, SystemIdentity, connect_sql
 from connectors.postgres.leftovers import check_leftovers, remove_leftovers
-from connectors.postgres.loads import intended_load
+from connectors.postgres.load_topics import intended_load, topics_of
 from connectors.postgres.log_writer import LogPosition, LogWriter
 from connectors.postgres.preflight import SourceFacts, preflight
 from connectors.postgres.publication import create_publication
@@ -145,8 +145,7 @@ class FirstStart:
         number = 1 + max((n for _, n in control.loads), default=0)
         loads = {id: intended_load(settings, id, number) for id in settings.tables}
         # From the intent on, a topic of that name counts as ours.
-        names = [t for load in loads.values() for t in (load.topic, load.spool) if t]
-        if taken := self._admin.topic_ids(names):
+        if taken := self._admin.topic_ids(topics_of(loads.values())):
             raise LogError(
                 "topic_exists",
                 f"topic {min(taken)} exists already: another log lives there",

@@ -339,7 +339,7 @@ def test_a_topic_that_was_made_again_is_named(orders):
 
 
 def test_a_table_that_leaves_the_publication_stops_a_running_capture(orders, monkeypatch):
-    monkeypatch.setattr("connectors.postgres.capture._WATCH_EVERY_S", 0.2)
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.2)
     with orders.running():
         orders.wait_ready()
         orders.execute(f"alter publication {orders.settings.publication} drop table orders")
@@ -348,7 +348,7 @@ def test_a_table_that_leaves_the_publication_stops_a_running_capture(orders, mon
 
 
 def test_an_altered_publication_stops_a_running_capture(orders, monkeypatch):
-    monkeypatch.setattr("connectors.postgres.capture._WATCH_EVERY_S", 1.5)
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 1.5)
     name = orders.settings.publication
     with orders.running():
         orders.wait_ready()
@@ -363,7 +363,7 @@ def test_an_altered_publication_stops_a_running_capture(orders, monkeypatch):
 
 
 def test_a_truncate_or_rewrite_alone_does_not_stop_a_later_added_column(orders, monkeypatch):
-    monkeypatch.setattr("connectors.postgres.capture._WATCH_EVERY_S", 0.1)
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.1)
     with orders.running():
         orders.wait_ready()
         orders.execute("truncate orders", "vacuum full orders")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from cdc import control, states
+from cdc import states
 from cdc.control import LoadRecord, SourceRecord, TableRecord, schema_key_value, truncate_key_value
 from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.frontier import FrontierRecord, LastTransaction, merge_ends

@@ -1,0 +1,119 @@
+"""The end of a load: its spool is replayed, and the table becomes Ready."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import structlog
+
+from cdc.errors import LogError
+from cdc.failpoints import failpoint
+from cdc.load import LoadProgress
+from cdc.position import frontier
+from cdc.schema import TableSchema
+from cdc.states import DONE, READY, TABLE_TRANSITIONS, check_transition
+from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.load_state import Load, LoadBook, LoadPorts
+from connectors.postgres.replay import Replay, Replayed
+from connectors.postgres.routes import RoutedTable
+
+log = structlog.get_logger(__name__)
+
+
+class Handover:
+    """Replays spools and hands tables over to the stream; only at borders.
+
+    Args:
+        settings: Of the capture.
+        ports: What to work with.
+        book: Of the loads.
+    """
+
+    def __init__(self, settings: CaptureSettings, ports: LoadPorts, book: LoadBook) -> None:
+        self._settings = settings
+        self._ports = ports
+        self._book = book
+
+    def replay(self, load: Load, until: float) -> bool:
+        """Replay for a while; hand over when nothing is left and the frontier is far enough.
+
+        Args:
+            load: In state replaying.
+            until: Monotonic seconds.
+
+        Returns:
+            Whether the table is Ready and the load is done.
+
+        Raises:
+            SourceStopped: An event does not fit the load.
+            CdcError: From Postgres or Kafka.
+        """
+        writer, record = self._ports.writer, load.record
+        spool = record.spool or ""
+        replay = load.replay = load.replay or self._new_replay(load)
+        failpoint("before_replay")
+        while replay.at.offset < (end := writer.ends_of(spool).get(0, 0)):
+            writer.open()
+            control = replay.step(end)
+            load.record = dataclasses.replace(
+                load.record,
+                replayed=replay.at.position,
+                spool_offset=replay.at.offset,
+                relation_offset=replay.at.relation_offset,
+            )
+            self._book.commit([*control, load.record.to_key_value()])
+            failpoint("after_replay_step")
+            if time.monotonic() > until and replay.at.offset < end:
+                return False
+        if record.ready_after is None or writer.end_lsn < record.ready_after:
+            return False
+        self._hand_over(load, replay.schema())
+        return True
+
+    def _new_replay(self, load: Load) -> Replay:
+        record, schema = load.record, load.schema
+        if schema is None:
+            raise LogError("schema_missing", "control has no schema of it", table=str(record.id))
+        table = RoutedTable(schema, record.topic, self._book.records[record.id].partitions)
+        return Replay(
+            self._ports.reader,
+            self._ports.replay_router(table),
+            record.spool or "",
+            Replayed(record.spool_offset, record.replayed, record.relation_offset),
+            self._ports.keep_alive,
+        )
+
+    def _hand_over(self, load: Load, schema: TableSchema) -> None:
+        """Everything is in the topic: Ready, from this frontier on."""
+        ports, record = self._ports, load.record
+        table = self._book.records[record.id]
+        offsets = ports.admin.offsets_of({record.topic: table.partitions})[record.topic]
+        # Nobody else writes there any more, so its end now is the load's.
+        ports.writer.include({record.topic: {p: found.end for p, found in offsets.items()}})
+        ready = dataclasses.replace(
+            table,
+            load=record.load,
+            topic=record.topic,
+            topic_id=record.topic_id,
+            ready_from=frontier(ports.writer.position.epoch, ports.writer.end_lsn),
+        )
+        done = self._book.now(load, state=DONE)
+        check_transition(TABLE_TRANSITIONS, table.state, READY)
+        self._book.records[record.id] = ready = dataclasses.replace(ready, state=READY)
+        if record.spool:
+            ports.writer.forget(record.spool)
+        failpoint("before_ready")
+        self._book.commit([*done, ready.to_key_value()])
+        failpoint("after_ready")
+        ports.router.end_spool(schema.relid)
+        ports.router.adopt(RoutedTable(schema, record.topic, table.partitions))
+        if record.spool:
+            ports.admin.delete_topics([record.spool])
+        log.info(
+            "ready",
+            table=self._settings.name_of(record.id),
+            rows=record.rows,
+            position=str(ready.ready_from),
+        )
+        self._ports.progress(LoadProgress(record.id, record.rows, record.estimate, done=True))
