@@ -258,7 +258,7 @@ class Capture:
                     confirmed=f"{start:X}",
                     tables=len(tables),
                 )
-                self._channel.state("streaming")
+                self._channel.state("loading" if self._loading else "streaming")
                 self._stream = stream
                 stream.run(self._router, self._writer, stop_before)
             finally:
@@ -336,7 +336,11 @@ class Capture:
 
     def _at_border(self) -> None:
         if self._loads is not None:
+            loading = self._loads.active
             self._loads.at_border()
+            # It is here that the last load ends.
+            if loading and not self._loads.active:
+                self._channel.state("streaming")
 
     def _load_progress(self, progress: LoadProgress) -> None:
         self._loaded[progress.table] = progress.rows
@@ -352,8 +356,6 @@ class Capture:
     def _tick(self) -> None:
         if self._loads is not None and self._loads.active:
             self._loads.tick()
-            if not self._loads.active:
-                self._channel.state("streaming")
         self._watch.tick()
         now = time.monotonic()
         if now - self._reported >= _REPORT_EVERY_S:
