@@ -151,6 +151,8 @@ class LoadRecord(_Record):
         spool_offset: Of the next record of the spool to replay.
         relation_offset: Of the newest Relation of the spool below it.
         attempt: How many loads of this table began before and did not end, in a row.
+        filenode: ``pg_relation_filenode`` when spooling began: a rewrite ends the load.
+        hashed: The topics have hashed names, because Kafka takes others for the same.
     """
 
     id: TableId
@@ -172,6 +174,8 @@ class LoadRecord(_Record):
     spool_offset: int = 0
     relation_offset: int = 0
     attempt: int = 0
+    filenode: int | None = None
+    hashed: bool = False
 
     _positions: ClassVar[tuple[str, ...]] = ("replayed",)
     _lsns: ClassVar[tuple[str, ...]] = ("consistent_point", "ready_after")

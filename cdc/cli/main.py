@@ -15,6 +15,7 @@ from cdc.cli import (
     local,
     query,
     rebuild,
+    snapshot,
     start,
     status,
     stop,
@@ -41,6 +42,7 @@ app.command("stop")(stop.stop)
 app.command("status")(status.status)
 app.command("query")(query.query)
 app.command("rebuild")(rebuild.rebuild)
+app.command("snapshot")(snapshot.snapshot)
 app.command("demo")(demo.demo)
 app.command("destroy")(destroy.destroy)
 

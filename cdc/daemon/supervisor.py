@@ -23,8 +23,8 @@ DRAIN_SECONDS = 30.0
 #: A child that has not said that it is ready for this long is not.
 READY_FOR_SECONDS = 30.0
 APPLY = "apply"
-#: Which child answers a verb.
-_VERBS = {"rebuild": APPLY, "apply_now": APPLY}
+#: Which child answers a verb; None: capture of the source that the arguments name.
+_VERBS = {"rebuild": APPLY, "apply_now": APPLY, "snapshot": None}
 
 
 class Supervisor:
@@ -159,7 +159,7 @@ class Supervisor:
             record.state, record.result = "done", {"draining": True}
             self.stop()
             return record
-        record.child = _VERBS[verb]
+        record.child = _VERBS[verb] or f"capture:{args.get('source')}"
         child = self._children.get(record.child)
         if child is None or child.down_for_good or self.draining:
             record.fail(CdcError("not_running", f"the process {record.child} is not running"))

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from cdc.control import ControlState, TableRecord
-from cdc.daemon.channel import ChildChannel
+from cdc.daemon.channel import ChildChannel, Command
 from cdc.errors import ConfigError
 from cdc.load import LoadProgress, MakeCopier
 from cdc.log.admin import LogAdmin
@@ -97,6 +97,8 @@ class Capture:
         self._reported = 0.0
         self._loaded: dict[TableId, int] = {}
         self._loads: Loads | None = None
+        # Loads that were asked for, by the command that waits for them.
+        self._asked: dict[str, tuple[Command, tuple[TableId, ...]]] = {}
 
     def run(self) -> None:
         """Capture until a stop is asked for.
@@ -244,6 +246,7 @@ class Capture:
                         replay_router=lambda table: router({table.schema.id: table}),
                         filenodes=side.filenodes,
                         keep_alive=stream.keep_alive,
+                        ask_position=stream.ask_position,
                         progress=self._load_progress,
                     ),
                     control,
@@ -385,7 +388,29 @@ class Capture:
 
     def _answer_commands(self) -> None:
         for command in self._channel.commands():
-            self._channel.failed(
-                command,
-                ConfigError("unknown_verb", f"capture has no command {command.verb!r}"),
+            try:
+                self._begin_command(command)
+            except ConfigError as error:
+                self._channel.failed(command, error)
+        for command, ids in list(self._asked.values()):
+            left = self._loads.under_way(ids) if self._loads is not None else list(ids)
+            if left:
+                rows = {self._settings.name_of(id): self._loaded.get(id, 0) for id in ids}
+                self._channel.progress(command, left=len(left), rows=rows)
+            else:
+                del self._asked[command.id]
+                loads = {self._settings.name_of(id): self._records[id].load for id in ids}
+                self._channel.done(command, {"loads": loads})
+
+    def _begin_command(self, command: Command) -> None:
+        if command.verb != "snapshot":
+            raise ConfigError("unknown_verb", f"capture has no command {command.verb!r}")
+        if self._loads is None:
+            raise ConfigError(
+                "not_streaming", "capture does not stream yet", remedy="try again in a moment"
             )
+        ids = tuple(TableId(*table) for table in command.args["tables"])
+        for id in ids:
+            self._loaded.pop(id, None)
+        self._loads.request(ids)
+        self._asked[command.id] = command, ids

@@ -67,6 +67,7 @@ class Handover:
             if time.monotonic() > until and replay.at.offset < end:
                 return False
         if record.ready_after is None or writer.end_lsn < record.ready_after:
+            self._ports.ask_position()
             return False
         self._hand_over(load, replay.schema())
         return True

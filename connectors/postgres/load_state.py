@@ -33,9 +33,10 @@ class Load:
 
     record: LoadRecord
     schema: TableSchema | None = None
+    #: The intent is in control.
+    written: bool = False
     #: No transaction is open that could have escaped the spool.
     clear: bool = False
-    given: bool = False
     partial: dict[int, int] = field(default_factory=dict)
     replay: Replay | None = None
     #: Why it has to begin anew.
@@ -66,6 +67,7 @@ class LoadPorts:
         replay_router: Makes a router for the replay of one table.
         filenodes: By relation id, of tables whose columns are as we know them.
         keep_alive: Keeps Postgres informed while something takes long.
+        ask_position: Makes a quiet server tell how far it is.
         progress: Told of rows that were copied.
     """
 
@@ -78,6 +80,7 @@ class LoadPorts:
     replay_router: Callable[[RoutedTable], Router]
     filenodes: dict[int, int]
     keep_alive: Callable[[], None]
+    ask_position: Callable[[], None]
     progress: Callable[[LoadProgress], None]
 
 

@@ -34,6 +34,7 @@ def intended_load(
         slot=settings.slot,
         spool=spool_topic(*names, hashed=hashed),
         attempt=attempt,
+        hashed=hashed,
     )
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
 
-from cdc.control import ControlState, KeyValue, TableRecord, schema_key_value
-from cdc.errors import CdcError, LogError, SourceRefused, SourceStopped
-from cdc.failpoints import failpoint
+from cdc.control import ControlState, TableRecord
+from cdc.errors import CdcError, ConfigError, LogError, SourceRefused, SourceStopped
 from cdc.load import (
     ChunkDone,
     ChunkPlan,
@@ -26,27 +25,21 @@ from cdc.load import (
     Written,
 )
 from cdc.names import TableId
-from cdc.position import snapshot_position
 from cdc.schema import TableSchema
 from cdc.states import (
-    ABANDONED,
     COPYING,
     INTENDED,
-    READY,
     REPLAYING,
 )
+from connectors.postgres.beginning import Beginning
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.chunk_marks import left_of, mark
 from connectors.postgres.handover import Handover
 from connectors.postgres.load_barrier import Barrier
-from connectors.postgres.load_catalog import pub_rel_of
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import (
-    create_topics,
     damaged,
-    intended_load,
     remove_left_over,
-    topics_of,
 )
 
 log = structlog.get_logger(__name__)
@@ -81,20 +74,17 @@ class Loads:
         self._ports = ports
         self._book = LoadBook(ports, records)
         self._handover = Handover(settings, ports, self._book)
-        self._epoch = control.source.epoch if control.source is not None else 0
-        self._numbers = {
-            id: max((n for table, n in control.loads if table == id), default=0) for id in records
-        }
         self._loads = {
-            record.id: Load(record, control.newest_schema(record.id, record.load))
+            record.id: Load(record, control.newest_schema(record.id, record.load), written=True)
             for record in control.unfinished_loads()
         }
+        self._beginning = Beginning(settings, ports, self._book, self._loads, control)
         self._ended = [record for record in control.loads.values() if not record.unfinished]
         self._barrier = Barrier(ports.catalog)
         self._rest_until = 0.0
         for load in self._loads.values():
             if load.record.state != INTENDED:
-                self._spool(load)
+                self._beginning.spool(load)
 
     # --- what others ask ---
 
@@ -140,6 +130,37 @@ class Loads:
         used = {record.topic for record in self._book.records.values()}
         remove_left_over(ports.admin, self._ended, used)
 
+    # --- what others want ---
+
+    def request(self, ids: Sequence[TableId]) -> None:
+        """Begin a new load of tables, at the next border; a table that is Ready stays so.
+
+        Raises:
+            ConfigError: ``unknown_table``, or ``load_under_way``: nothing is begun.
+        """
+        for id in ids:
+            if id not in self._book.records:
+                raise ConfigError(
+                    "unknown_table",
+                    "the table is not captured",
+                    table=self._settings.name_of(id),
+                    remedy="one of " + ", ".join(map(self._settings.name_of, self._book.records)),
+                )
+            if id in self._loads:
+                load = self._loads[id].record
+                raise ConfigError(
+                    "load_under_way",
+                    f"load {load.load} of the table is under way ({load.state})",
+                    table=self._settings.name_of(id),
+                    remedy="cdc status shows how far it is",
+                )
+        for id in ids:
+            self._loads[id] = self._beginning.intended(id)
+
+    def under_way(self, ids: Iterable[TableId]) -> list[TableId]:
+        """Those of the tables whose load is not done."""
+        return [id for id in ids if id in self._loads]
+
     # --- at any time ---
 
     def tick(self) -> None:
@@ -179,10 +200,13 @@ class Loads:
             CdcError: From Postgres or Kafka.
         """
         for load in [load for load in self._loads.values() if load.failed is not None]:
-            self._begin_again(load)
+            self._beginning.begin_again(load)
         intended = [load for load in self._loads.values() if load.record.state == INTENDED]
         if intended:
-            self._begin_spooling(intended)
+            self._beginning.write_intents([load for load in intended if not load.written])
+            self._beginning.begin_spooling(intended)
+            # It has to be taken after this commit.
+            self._barrier = Barrier(self._ports.catalog)
         began = time.monotonic()
         until = began + _REPLAY_S
         for load in [load for load in self._loads.values() if load.record.state == REPLAYING]:
@@ -205,98 +229,6 @@ class Loads:
         # As long again for the stream, whose other tables go on.
         now = time.monotonic()
         self._rest_until = now + (now - began)
-
-    # --- inside: beginning ---
-
-    def _begin_spooling(self, loads: Sequence[Load]) -> None:
-        """Topics, schemas, then: from this frontier on, events go to the spools."""
-        ports = self._ports
-        records = [load.record for load in loads]
-        # Left by an attempt that got no further; the intent says that they are ours.
-        ports.admin.delete_topics(topics_of(records))
-        ids = create_topics(
-            ports.admin,
-            self._settings,
-            [(record, self._book.records[record.id].partitions) for record in records],
-            ports.keep_alive,
-        )
-        failpoint("after_topics")
-        definitions = ports.catalog.definitions([record.id for record in records])
-        point = ports.writer.end_lsn
-        changed: list[KeyValue] = []
-        for load in loads:
-            record, definition = load.record, definitions[load.record.id]
-            load.schema = definition.schema(record.load, snapshot_position(self._epoch, point))
-            changed += [
-                schema_key_value(load.schema),
-                *self._book.now(
-                    load,
-                    state=COPYING,
-                    topic_id=ids[record.topic],
-                    consistent_point=point,
-                ),
-            ]
-            table = self._book.records[record.id]
-            if table.state != READY:
-                table = self._book.records[record.id] = dataclasses.replace(
-                    table,
-                    topic_id=ids[record.topic],
-                    relid=definition.relid,
-                    filenode=definition.filenode,
-                    pub_rel=pub_rel_of(definition),
-                )
-                changed.append(table.to_key_value())
-        failpoint("before_spooling")
-        self._book.commit(changed)
-        failpoint("after_spooling")
-        for load in loads:
-            self._spool(load)
-        # It has to be taken after this commit.
-        self._barrier = Barrier(ports.catalog)
-        log.info("loading", tables=len(loads), spooled_from=f"{point:X}")
-
-    def _spool(self, load: Load) -> None:
-        schema, spool = load.schema, load.record.spool
-        if schema is None or spool is None:
-            raise LogError("schema_missing", "control has no schema of it", table=str(load.key[0]))
-        self._ports.router.spool(schema.relid, spool)
-        filenode = self._book.records[load.record.id].filenode
-        if filenode is not None:
-            self._ports.filenodes[schema.relid] = filenode
-
-    def _begin_again(self, load: Load) -> None:
-        """Abandon a load, and intend the next one of its table."""
-        error, record = load.failed, load.record
-        if error is None:
-            return
-        if record.attempt + 1 >= _MOST_ATTEMPTS:
-            raise SourceRefused(
-                "load_not_possible",
-                f"{record.attempt + 1} loads in a row had to begin anew; the last time: "
-                f"{error.message}",
-                table=self._settings.name_of(record.id),
-                remedy="leave the table's form as it is while it is loaded, then start again",
-            )
-        log.warning(
-            "the load begins anew",
-            table=self._settings.name_of(record.id),
-            code=error.code,
-            reason=error.message,
-        )
-        self._ports.copier.cancel(load.key)
-        if load.schema is not None:
-            self._ports.router.end_spool(load.schema.relid)
-        abandoned = self._book.now(load, state=ABANDONED)
-        following = self._intended(record.id, attempt=record.attempt + 1)
-        self._loads[record.id] = following
-        self._book.commit([*abandoned, *self._book.now(following)])
-        for topic in topics_of([record]):
-            self._ports.writer.forget(topic)
-        self._ports.admin.delete_topics(topics_of([record]))
-
-    def _intended(self, id: TableId, attempt: int = 0, *, hashed: bool = False) -> Load:
-        number = self._numbers[id] = self._numbers[id] + 1
-        return Load(intended_load(self._settings, id, number, attempt=attempt, hashed=hashed))
 
     # --- inside: copying ---
 
@@ -326,19 +258,18 @@ class Loads:
             self._ports.router.control += [load.record.to_key_value()]
         for load in sorted(loads, key=lambda load: -load.record.chunks * load.record.step):
             left = left_of(load.record)
-            load.given = True
             if not left:
                 self._all_copied(load)
                 continue
             record, schema = load.record, load.schema
             table = self._book.records[record.id]
-            if schema is None or record.consistent_point is None or table.filenode is None:
+            if schema is None or record.consistent_point is None or record.filenode is None:
                 raise LogError("schema_missing", "control lacks its load", table=str(record.id))
             self._ports.copier.begin(
                 LoadTask(
                     # Later versions come only with the replay, when nothing is left to copy.
                     schema=schema,
-                    filenode=table.filenode,
+                    filenode=record.filenode,
                     topic=record.topic,
                     partitions=table.partitions,
                     spool_from=record.consistent_point,

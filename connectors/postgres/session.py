@@ -225,18 +225,22 @@ class ReplicationSession:
             return 0.0
         return max(0.0, self._last_status + self._status_interval - now)
 
-    def feedback(self, now: float, unix_us: int, *, force: bool = False) -> bytes | None:
+    def feedback(
+        self, now: float, unix_us: int, *, force: bool = False, ask: bool = False
+    ) -> bytes | None:
         """The standby status update to send now, or None.
 
         It is due when the server asked for it, when more was confirmed, or when the interval
-        has passed. The reply flag is never set: we need no answer.
+        has passed.
 
         Args:
             now: Monotonic seconds.
             unix_us: Wall clock, microseconds since the UNIX epoch.
             force: Send whether due or not, as before a stop.
+            ask: Send whether due or not, and let the server answer with a keepalive, which
+                tells where its WAL ends.
         """
-        if not force and self.seconds_to_status(now) > 0.0:
+        if not force and not ask and self.seconds_to_status(now) > 0.0:
             return None
         flushed = self.flushed
         self._sent_flushed = flushed
@@ -245,5 +249,5 @@ class ReplicationSession:
         # ``applied`` is for synchronous standbys; equal to flushed, like Postgres' own worker
         # once it is idle.
         return _status.pack(
-            b"r", max(self._received, flushed), flushed, flushed, unix_us - POSTGRES_EPOCH_US, 0
+            b"r", max(self._received, flushed), flushed, flushed, unix_us - POSTGRES_EPOCH_US, ask
         )

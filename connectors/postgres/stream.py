@@ -43,6 +43,7 @@ _PART_S: Final = 5.0
 _CHECK_EVERY_RECORDS: Final = 1000
 #: A quiet source's frontier moves at most so often.
 _QUIET_S: Final = 1.0
+_ASK_EVERY_S: Final = 0.2
 #: A frontier that does not move is repeated, so that its topic never runs empty.
 _REPEAT_FULL_S: Final = 3600.0
 #: Kafka may be silent for so long before we let go of Postgres.
@@ -83,6 +84,7 @@ class Stream:
         self._quiet_lsn = 0
         self._quiet_time = 0.0
         self._reply_wanted = False
+        self._asked = 0.0
         self._check_at = 0
         self._part_from = 0
         self._group_from = 0
@@ -155,6 +157,13 @@ class Stream:
         now = time.monotonic()
         if session.seconds_to_status(now) <= 0.0:
             self._send(session.feedback(now, time.time_ns() // 1000))
+
+    def ask_position(self) -> None:
+        """Let the server tell how far it is, which it does seldom while it is quiet."""
+        now = time.monotonic()
+        if now - self._asked >= _ASK_EVERY_S:
+            self._asked = now
+            self._send(self._session.feedback(now, time.time_ns() // 1000, ask=True))
 
     def kafka_waits(self) -> None:
         """A call to Kafka is taking its time: answer Postgres, but not for ever."""

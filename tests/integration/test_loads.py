@@ -4,10 +4,14 @@ One source with a table for each story. All tables are copied block by block in 
 stories' statements are run before the first chunk, between chunks, and after the last one.
 """
 
+import contextlib
 import dataclasses
+import socket
+from typing import Any
 
 import pytest
 
+from cdc.daemon.channel import ChildChannel, LineBuffer, encode_line
 from cdc.names import TableId
 from cdc.states import ABANDONED, DONE, READY
 from tests.support.capturing import SOURCE, Capturing
@@ -241,3 +245,78 @@ def test_whatever_happens_while_a_table_is_loaded(loading):
         source.caught_up()
         assert_log_is_source(source, STORIES)
     assert all(record.state == READY for record in source.control().tables.values())
+
+
+@pytest.fixture
+def asking():
+    with contextlib.ExitStack() as stack:
+        yield lambda source: stack.enter_context(contextlib.closing(Asking(source)))
+
+
+class Asking:
+    """A channel on which the test asks, as the daemon would."""
+
+    def __init__(self, source):
+        self._ours, theirs = socket.socketpair()
+        self._lines = LineBuffer()
+        self.answers: list[Any] = []
+        self._channel = source.channel = ChildChannel(theirs)
+
+    def close(self):
+        self._ours.close()
+        self._channel.close()
+
+    def ask(self, id, *tables):
+        names = [["public", table] for table in tables]
+        command = {"id": id, "verb": "snapshot", "args": {"source": SOURCE, "tables": names}}
+        self._ours.sendall(encode_line(command))
+
+    def answer(self, source, id):
+        """The end of a command."""
+
+        def ended():
+            self._ours.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                self.answers += self._lines.feed(self._ours.recv(1 << 20))
+            return bool(self._ends(id))
+
+        source.wait_until(ended, 60, f"the answer to {id}")
+        return self._ends(id)[0]
+
+    def _ends(self, id):
+        return [
+            line for line in self.answers if line.get("id") == id and line["state"] != "running"
+        ]
+
+
+def test_a_table_is_loaded_anew_while_it_is_served(loading, asking):
+    source, gate = loading(["a", "b"])
+    daemon = asking(source)
+    gate.open_to(10_000)
+    with source.running():
+        source.wait_ready(60)
+        before = source.control().tables[TableId("public", "a")]
+        gate.open_to(2)
+        daemon.ask("one", "a")
+        daemon.ask("two", "a")
+        refused = daemon.answer(source, "two")
+        assert refused["error"]["code"] == "load_under_way"
+        wait_copied(source, ["a"], 2)
+        # Served as before, and new events go to both topics.
+        source.execute("update a set n = -1 where id in (1, 39)", "delete from a where id = 20")
+        source.caught_up()
+        during = source.control()
+        assert during.tables[TableId("public", "a")] == before
+        assert list(loads_of(during, "a")) == [1, 2]
+        assert_log_is_source(source, ["a", "b"])
+        gate.open_to(10_000)
+        assert daemon.answer(source, "one")["result"] == {"loads": {f"{SOURCE}.public.a": 2}}
+        control = source.control()
+        after = control.tables[TableId("public", "a")]
+        assert (after.state, after.load) == (READY, 2)
+        assert after.topic != before.topic
+        assert after.ready_from > before.ready_from
+        source.execute("update a set n = -2 where id = 2", "update b set n = -2 where id = 2")
+        source.caught_up()
+        assert_log_is_source(source, ["a", "b"])
+        assert len(loads_of(source.control(), "b")) == 1

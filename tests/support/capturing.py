@@ -81,6 +81,7 @@ class Capturing:
         self.conninfo = dict(conninfo)
         self.bootstrap = bootstrap
         self.make_copier = make_copier
+        self.channel = ChildChannel(None)
         self.settings = CaptureSettings(
             project=f"{PROJECT}.{prefix}",
             source=SOURCE,
@@ -107,9 +108,7 @@ class Capturing:
 
     def start(self, settings=None):
         self._stop, self._error = StopRequest(), None
-        capture = Capture(
-            settings or self.settings, self.make_copier, ChildChannel(None), self._stop
-        )
+        capture = Capture(settings or self.settings, self.make_copier, self.channel, self._stop)
 
         def run():
             try:

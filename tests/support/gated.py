@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import closing
+from typing import Any
 
 from cdc.errors import CdcError
 from cdc.load import ChunkDone, LoadFailed
@@ -47,7 +48,7 @@ class GatedCopier:
         self._settings = settings
         self._gate = gate
         self._sizes = ChunkCopier(settings, Tuning(chunk_bytes=8192))
-        self._waiting = deque()
+        self._waiting: deque[Any] = deque()
         self._tasks = {}
         self._producer = None
 

@@ -1,0 +1,80 @@
+"""``cdc snapshot``: load tables anew from the source, while they stay served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdc.cli.options import ConfigOption, DevOption, JsonOption, command
+from cdc.cli.output import Output
+from cdc.errors import ConfigError, EnvironmentProblem
+
+if TYPE_CHECKING:
+    from cdc.config import Config
+
+
+def snapshot(
+    context: typer.Context,
+    tables: Annotated[list[str], typer.Argument(help="The tables: source.schema.table …")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    dev: DevOption = False,
+) -> None:
+    """Load tables anew: into topics of their own, switched to when they are whole."""
+    with command(context, "snapshot", config, as_json, dev) as (common, output):
+        loads = _snapshot(common.load(), tables, output)
+        listed = ", ".join(f"{name} (load {number})" for name, number in loads.items())
+        output.answer(f"loaded anew: {listed}", {"loads": loads})
+
+
+def _snapshot(config: Config, tables: list[str], output: Output) -> dict[str, int]:
+    from cdc.daemon.client import send_command, wait_for_command
+    from cdc.daemon.record import running_daemon
+
+    wanted = _by_source(config, tables)
+    daemon = running_daemon(config)
+    if daemon is None:
+        raise EnvironmentProblem(
+            "no_daemon",
+            "no daemon of this project runs, and a load needs its stream",
+            remedy="cdc start --detach, then cdc snapshot again",
+        )
+
+    def show(progress: dict[str, Any]) -> None:
+        rows = ", ".join(f"{name} {count:,} rows" for name, count in progress["rows"].items())
+        output.note(f"  {rows}")
+
+    asked = [
+        send_command(daemon, "snapshot", {"source": source, "tables": ids})
+        for source, ids in wanted.items()
+    ]
+    loads: dict[str, int] = {}
+    for request in asked:
+        loads |= wait_for_command(daemon, request, show)["loads"]
+    return loads
+
+
+def _by_source(config: Config, tables: list[str]) -> dict[str, list[list[str]]]:
+    """Source to its tables among ``tables``, each as schema and name; named twice counts once.
+
+    Raises:
+        ConfigError: ``unknown_table``.
+    """
+    known = {
+        f"{name}.{id}": (name, [id.schema, id.table])
+        for name, source in config.sources.items()
+        for id in source.table_ids
+    }
+    wanted: dict[str, list[list[str]]] = {}
+    for table in dict.fromkeys(tables):
+        if table not in known:
+            raise ConfigError(
+                "unknown_table",
+                f"cdc.yaml names no table {table}",
+                table=table,
+                remedy="one of " + ", ".join(sorted(known)),
+            )
+        source, id = known[table]
+        wanted.setdefault(source, []).append(id)
+    return wanted

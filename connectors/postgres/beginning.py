@@ -1,0 +1,179 @@
+"""The beginning of a load: its intent, its topics, and the spool from a frontier on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from cdc.control import ControlState, KeyValue, schema_key_value
+from cdc.errors import LogError, SourceRefused
+from cdc.failpoints import failpoint
+from cdc.names import TableId
+from cdc.position import snapshot_position
+from cdc.states import ABANDONED, COPYING, READY
+from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.load_catalog import pub_rel_of
+from connectors.postgres.load_state import Load, LoadBook, LoadPorts
+from connectors.postgres.load_topics import create_topics, intended_load, topics_of
+
+log = structlog.get_logger(__name__)
+
+#: A table that is rewritten or altered again and again is given up after so many loads.
+_MOST_ATTEMPTS: Final = 5
+
+
+class Beginning:
+    """Begins loads, for the first time or anew; only at borders.
+
+    Args:
+        settings: Of the capture.
+        ports: What to work with.
+        book: Of the loads.
+        loads: All that are under way, by table; kept up to date.
+        control: The source's control topic.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        ports: LoadPorts,
+        book: LoadBook,
+        loads: dict[TableId, Load],
+        control: ControlState,
+    ) -> None:
+        self._settings = settings
+        self._ports = ports
+        self._book = book
+        self._loads = loads
+        self._numbers: dict[TableId, int] = {}
+        for id, number in control.loads:
+            self._numbers[id] = max(number, self._numbers.get(id, 0))
+
+    def write_intents(self, loads: Sequence[Load]) -> None:
+        """Before anything of it exists; from here on, topics of that name count as ours."""
+        if not loads:
+            return
+        if taken := self._ports.admin.topic_ids(topics_of(load.record for load in loads)):
+            raise LogError(
+                "topic_exists",
+                f"topic {min(taken)} exists already, and is not of this source's log",
+                remedy="delete the topic if nobody needs it",
+            )
+        self._book.commit([record for load in loads for record in self._book.now(load)])
+        for load in loads:
+            load.written = True
+
+    def begin_spooling(self, loads: Sequence[Load]) -> None:
+        """Topics, schemas, then: from this frontier on, events go to the spools."""
+        ports = self._ports
+        records = [load.record for load in loads]
+        # Left by an attempt that got no further; the intent says that they are ours.
+        ports.admin.delete_topics(topics_of(records))
+        try:
+            ids = create_topics(
+                ports.admin,
+                self._settings,
+                [(record, self._book.records[record.id].partitions) for record in records],
+                ports.keep_alive,
+            )
+        except LogError as error:
+            if error.code != "topic_collision" or all(record.hashed for record in records):
+                raise
+            self._take_other_names(loads)
+            return
+        failpoint("after_topics")
+        definitions = ports.catalog.definitions([record.id for record in records])
+        point = ports.writer.end_lsn
+        below = snapshot_position(ports.writer.position.epoch, point)
+        changed: list[KeyValue] = []
+        for load in loads:
+            record, definition = load.record, definitions[load.record.id]
+            load.schema = definition.schema(record.load, below)
+            changed += [
+                schema_key_value(load.schema),
+                *self._book.now(
+                    load,
+                    state=COPYING,
+                    topic_id=ids[record.topic],
+                    consistent_point=point,
+                    filenode=definition.filenode,
+                ),
+            ]
+            table = self._book.records[record.id]
+            if table.state != READY:
+                table = self._book.records[record.id] = dataclasses.replace(
+                    table,
+                    topic_id=ids[record.topic],
+                    relid=definition.relid,
+                    filenode=definition.filenode,
+                    pub_rel=pub_rel_of(definition),
+                )
+                changed.append(table.to_key_value())
+        failpoint("before_spooling")
+        self._book.commit(changed)
+        failpoint("after_spooling")
+        for load in loads:
+            self.spool(load)
+        log.info("loading", tables=len(loads), spooled_from=f"{point:X}")
+
+    def _take_other_names(self, loads: Sequence[Load]) -> None:
+        """Kafka takes one of the names for another topic's: hashed names, at the next border."""
+        records = [load.record for load in loads]
+        control = [record for load in loads for record in self._book.now(load, state=ABANDONED)]
+        for record in records:
+            following = self._loads[record.id] = self.intended(record.id, hashed=True)
+            control += self._book.now(following)
+            following.written = True
+        self._book.commit(control)
+        # None of these names was taken before: those that are there now are ours.
+        self._ports.admin.delete_topics(topics_of(records))
+
+    def spool(self, load: Load) -> None:
+        """From here on, events of the table go to the load's spool."""
+        schema, spool = load.schema, load.record.spool
+        if schema is None or spool is None:
+            raise LogError("schema_missing", "control has no schema of it", table=str(load.key[0]))
+        self._ports.router.spool(schema.relid, spool)
+        table, filenode = self._book.records[load.record.id], load.record.filenode
+        # That of a table that is served is judged by what was seen while it was.
+        if filenode is not None and table.state != READY:
+            self._ports.filenodes[schema.relid] = filenode
+
+    def begin_again(self, load: Load) -> None:
+        """Abandon a load, and intend the next one of its table."""
+        error, record = load.failed, load.record
+        if error is None:
+            return
+        if record.attempt + 1 >= _MOST_ATTEMPTS:
+            raise SourceRefused(
+                "load_not_possible",
+                f"{record.attempt + 1} loads in a row had to begin anew; the last time: "
+                f"{error.message}",
+                table=self._settings.name_of(record.id),
+                remedy="leave the table's form as it is while it is loaded, then start again",
+            )
+        log.warning(
+            "the load begins anew",
+            table=self._settings.name_of(record.id),
+            code=error.code,
+            reason=error.message,
+        )
+        self._ports.copier.cancel(load.key)
+        if load.schema is not None:
+            self._ports.router.end_spool(load.schema.relid)
+        abandoned = self._book.now(load, state=ABANDONED)
+        self._loads[record.id] = following = self.intended(record.id, record.attempt + 1)
+        self._book.commit([*abandoned, *self._book.now(following)])
+        following.written = True
+        for topic in topics_of([record]):
+            self._ports.writer.forget(topic)
+        self._ports.admin.delete_topics(topics_of([record]))
+
+    def intended(self, id: TableId, attempt: int = 0, *, hashed: bool = False) -> Load:
+        """The next load of a table, of which nothing exists yet."""
+        number = self._numbers[id] = self._numbers.get(id, 0) + 1
+        record = intended_load(self._settings, id, number, attempt=attempt, hashed=hashed)
+        return Load(record)
