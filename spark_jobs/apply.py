@@ -20,12 +20,13 @@ from pyspark.sql import SparkSession
 
 from cdc.errors import CdcError
 from cdc.failpoints import failpoint
-from cdc.lake import AppId, CommitNote, Replica, open_replica
+from cdc.lake import AppId, Replica, open_replica
 from cdc.log.admin import LogAdmin
 from cdc.log.reader import LogReader
 from cdc.names import TableId, lake_folder
 from cdc.position import Position
 from spark_jobs.base import BaseRows
+from spark_jobs.generation import Builder, build_generation
 from spark_jobs.log_source import MOST_BYTES, SMALL_RANGE, Batch, fold_range
 from spark_jobs.log_state import LogAddress, LogState, TablePlan, plan_table, read_log_state
 from spark_jobs.merge import FEW_KEYS, Commit, write_batch
@@ -49,7 +50,7 @@ class TableResult:
         frontier: The source's newest frontier.
         frontier_us: Highest commit time below it, µs since 1970 UTC.
         action: ``current`` (nothing to do), ``empty``, ``append``, ``overwrite``, ``replace``,
-            ``merge``, or ``failed``.
+            ``merge``, ``rebuild`` (a newer load was switched in), or ``failed``.
         position: What the replica stands for now; the frontier when it is current.
         version: Delta's version; None when there is no table yet.
         keys: Keys that were written.
@@ -172,6 +173,12 @@ class Applier:
                 self._readers.append(self._local.reader)
         return self._local.session, self._local.reader
 
+    def builder(self) -> Builder:
+        """What the calling thread builds generations with."""
+        session, reader = self.worker()
+        settings = self.settings
+        return Builder(session, self.address, reader, settings.small_range, settings.most_bytes)
+
     # --- inside ---
 
     def _lock_of(self, name: str) -> threading.Lock:
@@ -199,6 +206,8 @@ class Applier:
         session, reader = self.worker()
         settings = self.settings
         replica = open_replica(self.path(state.source, table), table=name)
+        if replica is not None and (load := state.older_load_of(table, replica.app)) is not None:
+            return self._follow(state, table, name, replica, load, started)
         plan = plan_table(
             self.admin, reader, state, table, replica, max_records=settings.max_records
         )
@@ -233,7 +242,7 @@ class Applier:
                 replica,
                 plan.layout,
                 batch,
-                Commit(app, note_of(plan, "apply")),
+                Commit(app, plan.note("apply")),
                 truncated=plan.bounds.truncated,
                 few_keys=settings.few_keys,
             )
@@ -246,7 +255,24 @@ class Applier:
             folded=round(folded - planned, 2),
             written=round(time.monotonic() - folded, 2),
         )
-        return self._done(state, table, name, plan, batch, how, started)
+        return self._done(state, table, name, plan, how, (batch.keys, batch.gone), started)
+
+    def _follow(
+        self,
+        state: LogState,
+        table: TableId,
+        name: str,
+        replica: Replica,
+        load: int,
+        started: float,
+    ) -> TableResult:
+        """A newer load was switched in: a new generation, from the topic of that load."""
+        record = state.control.tables[table]
+        log.info("new_load", table=name, load=record.load, replica_of_load=load)
+        plan = plan_table(self.admin, self.worker()[1], state, table, None)
+        assert plan is not None  # noqa: S101 - without a replica there is always a plan
+        built = build_generation(self.builder(), plan, replica.path, replica)
+        return self._done(state, table, name, plan, "rebuild", (built.rows, 0), started)
 
     def _done(
         self,
@@ -254,18 +280,19 @@ class Applier:
         table: TableId,
         name: str,
         plan: TablePlan,
-        batch: Batch,
         how: str,
+        counts: tuple[int, int],
         started: float,
     ) -> TableResult:
         seconds = time.monotonic() - started
+        keys, gone = counts
         log.info(
             "applied",
             table=name,
             how=how,
             position=str(plan.bounds.frontier),
-            keys=batch.keys,
-            gone=batch.gone,
+            keys=keys,
+            gone=gone,
             offsets=plan.offset_count,
             seconds=round(seconds, 2),
         )
@@ -279,7 +306,7 @@ class Applier:
             how,
             plan.bounds.frontier,
             None if replica is None else replica.version,
-            batch.keys,
+            keys,
             behind,
             plan.commit_us,
             seconds,
@@ -330,7 +357,7 @@ class Applier:
             reader = self.worker()[1]
             plan = plan_table(self.admin, reader, state, table, replica, even_if_valid=True)
             if plan is not None:
-                commit = Commit(str(replica.app), note_of(plan, "apply"))
+                commit = Commit(str(replica.app), plan.note("apply"))
                 write_batch(session, replica, plan.layout, Batch(None, 0, 0, 0), commit)
                 version += 1
         return TableResult(
@@ -343,18 +370,6 @@ class Applier:
             commit_us=state.view.record.max_commit_us,
             seconds=time.monotonic() - started,
         )
-
-
-def note_of(plan: TablePlan, kind: str) -> CommitNote:
-    """The userMetadata of a commit that brings a replica to the plan's frontier."""
-    since = plan.stands_since
-    return CommitNote(
-        plan.bounds.frontier,
-        plan.commit_us,
-        dict(plan.ends),
-        kind,
-        None if since is None else int(since * 1000),
-    )
 
 
 def apply_once(

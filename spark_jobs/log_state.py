@@ -10,13 +10,13 @@ from typing import Final
 from cdc.control import ControlState, TableRecord
 from cdc.errors import LakeError, LogError
 from cdc.frontier import FrontierRecord, FrontierView
-from cdc.lake import Replica
+from cdc.lake import AppId, CommitNote, Replica
 from cdc.log.admin import LogAdmin
 from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.position import Position
 from cdc.schema import TableSchema
-from cdc.states import ERRORED, READY
+from cdc.states import DONE, ERRORED, READY
 from spark_jobs.layout import Layout
 from spark_jobs.records import Bounds
 
@@ -77,6 +77,17 @@ class LogState:
             return None
         return frontier
 
+    def older_load_of(self, table: TableId, app: AppId) -> int | None:
+        """The load that a replica was folded from, if a newer one was switched in since."""
+        current = self.control.tables[table].load
+        if app.source != self.source:
+            return None
+        for (id, number), load in self.control.loads.items():
+            if id == table and number < current and load.state == DONE:
+                if load.topic_id == app.topic_id:
+                    return number
+        return None
+
 
 def read_log_state(reader: LogReader, source: str) -> LogState | None:
     """The log as it is now; None when the source has no frontier yet."""
@@ -98,6 +109,7 @@ class TablePlan:
     """A range of a table's log, checked.
 
     Args:
+        source: The source's name.
         layout: The replica's columns as of the frontier.
         record: The table's state in control.
         versions: Schema versions of the load.
@@ -112,6 +124,7 @@ class TablePlan:
         compaction_lag: The topic's ``min.compaction.lag.ms``, seconds; None: never compacted.
     """
 
+    source: str
     layout: Layout
     record: TableRecord
     versions: Mapping[int, TableSchema]
@@ -127,6 +140,12 @@ class TablePlan:
     def offset_count(self) -> int:
         """Number of offsets: at least the number of records."""
         return sum(end - start for start, end in self.offsets.values())
+
+    def note(self, kind: str) -> CommitNote:
+        """The userMetadata of a commit that brings a replica to the plan's frontier."""
+        since = self.stands_since
+        log_ms = None if since is None else int(since * 1000)
+        return CommitNote(self.bounds.frontier, self.commit_us, dict(self.ends), kind, log_ms)
 
     def check_window(self, now: float | None = None) -> None:
         """To be called when all is read: refuse what compaction may have taken from meanwhile.
@@ -219,6 +238,7 @@ def plan_table(
         since = replica.note.log_ms / 1000
     is_newest = bounds.frontier == state.view.position
     return TablePlan(
+        state.source,
         Layout(schema, name),
         record,
         state.control.schemas[table, record.load],

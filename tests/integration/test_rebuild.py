@@ -12,7 +12,7 @@ from cdc import codecs
 from cdc.errors import LakeError
 from cdc.names import TableId
 from cdc.unsent import UNSENT
-from spark_jobs import rebuild as rebuild_module
+from spark_jobs import generation
 from spark_jobs.apply import Applier
 from spark_jobs.rebuild import rebuild_table
 from spark_jobs.session import worker_session
@@ -115,7 +115,7 @@ def test_a_rebuild_that_dies_leaves_the_old_table(lake, monkeypatch):
             if name == point:
                 raise Died
 
-        monkeypatch.setattr(rebuild_module, "failpoint", die)
+        monkeypatch.setattr(generation, "failpoint", die)
         with pytest.raises(Died):
             rebuild(lake, ITEMS.id)
         monkeypatch.undo()
@@ -141,7 +141,7 @@ def test_apply_waits_while_a_table_is_rebuilt(lake, monkeypatch):
             reached.set()
             assert go_on.wait(120)
 
-    monkeypatch.setattr(rebuild_module, "failpoint", hold)
+    monkeypatch.setattr(generation, "failpoint", hold)
     thread = threading.Thread(target=rebuild_table, args=(applier, "shop", ITEMS.id))
     thread.start()
     try:
@@ -169,6 +169,17 @@ def test_a_rebuild_mends_a_table_restored_by_hand(lake):
     rebuild(lake, ITEMS.id)
     lake.apply()
     lake.assert_same()
+
+
+@pytest.mark.parametrize("state", ["Added", "Snapshotting", "CatchingUp"])
+def test_a_table_that_is_loaded(lake, state):
+    before = lake.replica(ITEMS.id)
+    lake.gen.set_state(ITEMS.id, state, ready_from=None)
+    with pytest.raises(LakeError) as not_ready:
+        rebuild(lake, ITEMS.id)
+    assert (not_ready.value.code, not_ready.value.table) == ("not_ready", "shop.public.orders")
+    assert state in not_ready.value.message
+    assert lake.replica(ITEMS.id).version == before.version
 
 
 def test_a_table_that_is_not_there(lake):

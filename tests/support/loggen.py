@@ -4,6 +4,8 @@
         gen.create([schema])                     # topics; tables Snapshotting
         gen.load({schema.id: [row, …]})          # snapshot rows; tables Ready; first frontier
         gen.transaction(Insert(id, row), Update(id, old, new), Delete(id, row), Truncate(id))
+        gen.begin_load(schema, [row, …])         # the next load, into a topic of its own
+        gen.switch(schema.id)                    # the table is of that load now
         gen.rows[schema.id]                      # key bytes → {column: JSON value}
 
 Rows are sequences of Postgres text (bytes), None or UNSENT, in the order of the columns.
@@ -67,7 +69,10 @@ class _Table:
     schema: object
     topic: str
     partitions: int
+    load: int = 1
     topic_id: str = ""
+    consistent_point: int = 0
+    rows: dict = field(default_factory=dict)
     encoder: RowEncoder = field(init=False)
 
     def __post_init__(self):
@@ -89,6 +94,7 @@ class LogGen:
         self.history_ms = history_ms
         self.rows = {}
         self.tables = {}
+        self.loading = {}
         self.lsn = 0x1000000
         self.xid = 700
         self.ends = {}
@@ -116,7 +122,7 @@ class LogGen:
         specs = []
         for schema in schemas:
             topic = topic_name(self.prefix, self.source, schema.schema, schema.table, load)
-            self.tables[schema.id] = _Table(schema, topic, partitions)
+            self.tables[schema.id] = _Table(schema, topic, partitions, load)
             self.rows[schema.id] = {}
             specs.append(
                 table_topic(
@@ -146,33 +152,63 @@ class LogGen:
         """Snapshot rows, tables Ready, and the first full frontier."""
         self.lsn += 0x100
         consistent_point = self.lsn
-        fields = TransactionFields(
-            self.epoch, consistent_point - 1, None, _now_us(), _now_us() // 1000, snapshot=True
-        )
         self.producer.begin()
         for id, found in rows.items():
-            table = self.tables[id]
-            for number, row in enumerate(found, 1):
-                if number % _LOAD_ROWS == 0:
-                    # Kafka ends a transaction that is open for longer than a minute.
-                    self._take_ends()
-                    self.producer.commit()
-                    self.producer.begin()
-                key, value, headers = table.encoder.snapshot_row(row, fields)
-                self._send(table, key, value, headers)
-                if remember:
-                    self.rows[id][key] = orjson.loads(table.encoder.image(row))
+            loaded = self._rows(self.tables[id], found, consistent_point)
+            if remember:
+                self.rows[id].update(loaded)
         records = []
         for id, table in self.tables.items():
-            records.append(
-                LoadRecord(
-                    id, 1, table.topic, table.topic_id, "exported", consistent_point, states.DONE
-                ).to_key_value()
-            )
+            table.consistent_point = consistent_point
+            records.append(self._load_record(id, table, states.DONE).to_key_value())
             records.append(self._table_record(id, states.READY).to_key_value())
         self._take_ends()
         self._control(records)
         self._frontier(None, full=True)
+        self.producer.commit()
+
+    def begin_load(self, schema, rows):
+        """The next load of a Ready table: copied whole, and not yet what readers use."""
+        id, before = schema.id, self.tables[schema.id]
+        load = before.load + 1
+        schema = dataclasses.replace(schema, load=load)
+        topic = topic_name(self.prefix, self.source, *id, load)
+        spec = table_topic(
+            topic, partitions=before.partitions, replication_factor=1, history_ms=self.history_ms
+        )
+        info = self.admin.create_topics([spec])[topic]
+        table = _Table(schema, topic, before.partitions, load, info.topic_id, self.lsn)
+        self.loading[id] = table
+        self.producer.begin()
+        table.rows = self._rows(table, rows, self.lsn)
+        self._take_ends()
+        record = self._load_record(id, table, states.COPYING, rows=len(rows))
+        self._control([schema_key_value(schema), record.to_key_value()])
+        self._frontier(None, full=True)
+        self.producer.commit()
+
+    def switch(self, id):
+        """The load that was begun is done: one transaction changes the table's topic."""
+        self.lsn += 0x100
+        table = self.tables[id] = self.loading.pop(id)
+        self.rows[id] = table.rows
+        self.producer.begin()
+        self._control(
+            [
+                self._load_record(id, table, states.DONE, rows=len(table.rows)).to_key_value(),
+                self._table_record(id, states.READY).to_key_value(),
+            ]
+        )
+        self._frontier(None)
+        self.producer.commit()
+
+    def set_load(self, id, number, **fields):
+        """A load's control record; the frontier moves with it."""
+        table = self.tables[id]
+        record = LoadRecord(id, number, table.topic, table.topic_id, "chunks", self.lsn, "copying")
+        self.producer.begin()
+        self._control([dataclasses.replace(record, **fields).to_key_value()])
+        self._frontier(None)
         self.producer.commit()
 
     def transaction(self, *changes, gap=8):
@@ -197,7 +233,7 @@ class LogGen:
                 records.append(
                     truncate_key_value(
                         change.table,
-                        1,
+                        table.load,
                         Position(self.epoch, start, ordinal),
                         cascade=False,
                         restart_identity=False,
@@ -272,19 +308,43 @@ class LogGen:
         return TableRecord(
             id,
             state,
-            1,
+            table.load,
             table.topic,
             table.topic_id,
             table.partitions,
             ready_from=self.position if state != states.SNAPSHOTTING else None,
         )
 
+    def _load_record(self, id, table, state, **fields):
+        point = table.consistent_point
+        return LoadRecord(
+            id, table.load, table.topic, table.topic_id, "chunks", point, state, **fields
+        )
+
+    def _rows(self, table, rows, consistent_point):
+        """Send snapshot rows; key to row."""
+        fields = TransactionFields(
+            self.epoch, consistent_point - 1, None, _now_us(), _now_us() // 1000, snapshot=True
+        )
+        found = {}
+        for number, row in enumerate(rows, 1):
+            if number % _LOAD_ROWS == 0:
+                # Kafka ends a transaction that is open for longer than a minute.
+                self._take_ends()
+                self.producer.commit()
+                self.producer.begin()
+            key, value, headers = table.encoder.snapshot_row(row, fields)
+            self._send(table, key, value, headers)
+            found[key] = orjson.loads(table.encoder.image(row))
+        return found
+
     def _send(self, table, key, value, headers):
         self.producer.send(table.topic, partition_of(key, table.partitions), key, value, headers)
 
     def _take_ends(self):
         """Ends of table topics that this transaction wrote to."""
-        topics = {table.topic for table in self.tables.values()}
+        tables = [*self.tables.values(), *self.loading.values()]
+        topics = {table.topic for table in tables}
         self._touched = {t: p for t, p in self.producer.ends().items() if t in topics}
         merge_ends(self.ends, self._touched)
 
@@ -300,7 +360,7 @@ class LogGen:
             table.topic: {
                 p: self.ends.get(table.topic, {}).get(p, 0) for p in range(table.partitions)
             }
-            for table in self.tables.values()
+            for table in [*self.tables.values(), *self.loading.values()]
         }
         record = FrontierRecord(
             position=self.position,

@@ -106,7 +106,7 @@ def plan(start, whole_since, lag):
     record = TableRecord(TableId("public", "orders"), READY, 1, "t", "id", 1)
     made = layout(("id", codecs.INT4))
     bounds = Bounds(start, frontier(0, 99))
-    return TablePlan(made, record, {}, bounds, {}, {}, 0, None, whole_since, lag)
+    return TablePlan("shop", made, record, {}, bounds, {}, {}, 0, None, whole_since, lag)
 
 
 def test_history_is_whole_within_the_compaction_lag_only():
