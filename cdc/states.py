@@ -13,15 +13,16 @@ from typing import Final
 # go to the spool. CatchingUp: the spool is replayed. Ready: the log is complete from ready_from
 # on. Errored: it stands at last_good, with reason and remedy.
 ADDED, SNAPSHOTTING, CATCHING_UP = "Added", "Snapshotting", "CatchingUp"
-READY, ERRORED = "Ready", "Errored"
+READY, ERRORED, REMOVED = "Ready", "Errored", "Removed"
 
 #: Each state of a table, and the states that may come after it.
 TABLE_TRANSITIONS: Final[Mapping[str, frozenset[str]]] = {
-    ADDED: frozenset({SNAPSHOTTING, ERRORED}),
-    SNAPSHOTTING: frozenset({ADDED, CATCHING_UP, ERRORED}),
-    CATCHING_UP: frozenset({ADDED, READY, ERRORED}),
-    READY: frozenset({ADDED, ERRORED}),
-    ERRORED: frozenset({ADDED}),
+    ADDED: frozenset({SNAPSHOTTING, ERRORED, REMOVED}),
+    SNAPSHOTTING: frozenset({ADDED, CATCHING_UP, ERRORED, REMOVED}),
+    CATCHING_UP: frozenset({ADDED, READY, ERRORED, REMOVED}),
+    READY: frozenset({ADDED, ERRORED, REMOVED}),
+    ERRORED: frozenset({ADDED, REMOVED}),
+    REMOVED: frozenset({ADDED}),
 }
 
 # intended: written before anything of it exists, so that a start which finds it knows what to

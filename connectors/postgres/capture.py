@@ -15,15 +15,16 @@ from typing import Final
 import structlog
 
 from cdc.control import ControlState, TableRecord
-from cdc.daemon.channel import ChildChannel, Command
-from cdc.errors import ConfigError
+from cdc.daemon.channel import ChildChannel
+from cdc.failpoints import failpoint
 from cdc.load import LoadProgress, MakeCopier
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from cdc.states import ERRORED
+from cdc.states import ERRORED, REMOVED
+from connectors.postgres.capture_commands import CaptureCommands
 from connectors.postgres.capture_settings import CaptureSettings, copy_settings
 from connectors.postgres.client import ReplicationClient, connect_sql
 from connectors.postgres.firststart import FirstStart, StartHooks
@@ -45,14 +46,15 @@ from connectors.postgres.side_connection import SideConnection
 from connectors.postgres.source_watch import SourceWatch
 from connectors.postgres.startcheck import (
     check_errored,
+    check_names,
     check_server,
     check_slot,
-    check_tables,
     check_topics,
 )
 from connectors.postgres.stopping import StoppedAt, StopRequest
 from connectors.postgres.stream import Stream
 from connectors.postgres.stream_hooks import LONGEST_READ_S, StreamHooks
+from connectors.postgres.table_set import TableSet, table_changes
 
 log = structlog.get_logger(__name__)
 
@@ -95,10 +97,8 @@ class Capture:
         self._records: dict[TableId, TableRecord] = {}
         self._watch: SourceWatch
         self._reported = 0.0
-        self._loaded: dict[TableId, int] = {}
         self._loads: Loads | None = None
-        # Loads that were asked for, by the command that waits for them.
-        self._asked: dict[str, tuple[Command, tuple[TableId, ...]]] = {}
+        self._commands = CaptureCommands(settings, channel)
 
     def run(self) -> None:
         """Capture until a stop is asked for.
@@ -148,9 +148,9 @@ class Capture:
 
     def _go_on(self, control: ControlState) -> None:
         settings = self._settings
-        check_tables(settings, control)
+        check_names(settings, control)
         check_errored(settings, control)
-        self._records = dict(control.tables)
+        self._records = _captured(control)
         position = read_position(settings, control, self._admin)
         limit = self._check_log(position)
         with (
@@ -168,10 +168,29 @@ class Capture:
             self._writer = LogWriter(
                 producer, settings.control_topic, settings.frontier_topic, position
             )
+            control = self._settle_tables(control)
             try:
                 self._run_stream(producer, control, position, stop_before=None)
             except StoppedAt as at:
                 self._stop_source(producer, position, at)
+
+    def _settle_tables(self, control: ControlState) -> ControlState:
+        """Begin with the tables that are new in cdc.yaml, end with those that are gone."""
+        settings, writer = self._settings, self._writer
+        changes = table_changes(settings, control)
+        removed = [r.id for r in control.tables.values() if r.state == REMOVED]
+        if not (changes.new or changes.gone or removed):
+            return control
+        with connect_sql(settings.conninfo) as connection:
+            tables = TableSet(settings, connection, lambda names: [*self._admin.topic_ids(names)])
+            tables.publish(changes.new)
+            failpoint("after_publishing")
+            records = tables.records(changes, control, writer.position)
+            if records:
+                writer.advance(writer.end_lsn, writer.last, records)
+            failpoint("after_table_changes")
+            tables.unpublish({*removed, *changes.gone} - set(settings.tables))
+        return read_control(settings) if records else control
 
     def _check_log(self, position: LogPosition) -> int:
         """Check the topics; the smallest ``max.message.bytes`` of those we write."""
@@ -197,7 +216,7 @@ class Capture:
         """Stream over one connection; whether ``stop_before`` was reached."""
         settings = self._settings
         # As control has them: what an aborted part changed is undone.
-        self._records = dict(control.tables)
+        self._records = _captured(control)
         with ReplicationClient(settings.conninfo) as client:
             check_server(position, client.identify_system())
             replay = stop_before is not None
@@ -346,14 +365,14 @@ class Capture:
                 self._channel.state("streaming")
 
     def _load_progress(self, progress: LoadProgress) -> None:
-        self._loaded[progress.table] = progress.rows
+        self._commands.rows[progress.table] = progress.rows
         self._channel.state(
             "loading",
             table=self._settings.name_of(progress.table),
             rows=progress.rows,
             total=progress.estimate,
             done=progress.done,
-            all_rows=sum(self._loaded.values()),
+            all_rows=sum(self._commands.rows.values()),
         )
 
     def _tick(self) -> None:
@@ -387,30 +406,8 @@ class Capture:
         return any(r.ready_from is None for r in self._records.values())
 
     def _answer_commands(self) -> None:
-        for command in self._channel.commands():
-            try:
-                self._begin_command(command)
-            except ConfigError as error:
-                self._channel.failed(command, error)
-        for command, ids in list(self._asked.values()):
-            left = self._loads.under_way(ids) if self._loads is not None else list(ids)
-            if left:
-                rows = {self._settings.name_of(id): self._loaded.get(id, 0) for id in ids}
-                self._channel.progress(command, left=len(left), rows=rows)
-            else:
-                del self._asked[command.id]
-                loads = {self._settings.name_of(id): self._records[id].load for id in ids}
-                self._channel.done(command, {"loads": loads})
+        self._commands.answer(self._loads, self._records)
 
-    def _begin_command(self, command: Command) -> None:
-        if command.verb != "snapshot":
-            raise ConfigError("unknown_verb", f"capture has no command {command.verb!r}")
-        if self._loads is None:
-            raise ConfigError(
-                "not_streaming", "capture does not stream yet", remedy="try again in a moment"
-            )
-        ids = tuple(TableId(*table) for table in command.args["tables"])
-        for id in ids:
-            self._loaded.pop(id, None)
-        self._loads.request(ids)
-        self._asked[command.id] = command, ids
+
+def _captured(control: ControlState) -> dict[TableId, TableRecord]:
+    return {id: r for id, r in control.tables.items() if r.state != REMOVED}

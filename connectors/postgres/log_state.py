@@ -13,7 +13,7 @@ from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import MAX_SNAPSHOT_WORKERS, TableId, snapshot_transactional_id
 from cdc.position import Position
-from cdc.states import READY
+from cdc.states import READY, REMOVED
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.routes import RoutedTable
@@ -98,8 +98,8 @@ def routed_tables(control: ControlState, frontier: Position) -> dict[TableId, Ro
     """
     tables = {}
     for id, record in control.tables.items():
-        if record.ready_from is None:
-            continue  # it is being loaded
+        if record.ready_from is None or record.state == REMOVED:
+            continue  # it is being loaded, or is not captured any more
         schema = control.schema_at(id, record.load, frontier)
         if schema is None:
             raise LogError("schema_missing", "control has no schema of it", table=str(id))

@@ -167,7 +167,7 @@ def find_problems(
         else:
             found += table_problems(definition)
             if not definition.readable:
-                found.append(_no_select(definition, facts.server.role))
+                found.append(no_select(definition, facts.server.role))
     found += _publication_problems(facts, tables, publication, manage)
     return found
 
@@ -228,7 +228,8 @@ def _slot_problems(facts: SourceFacts, slot: str, own_slot: bool) -> Iterator[Fi
         )
 
 
-def _no_select(table: TableDefinition, role: str) -> Finding:
+def no_select(table: TableDefinition, role: str) -> Finding:
+    """The finding for a table that our role cannot read."""
     return Finding(
         "no_select",
         str(table.id),

@@ -24,25 +24,12 @@ from connectors.postgres.side_connection import TableIdentity
 from connectors.postgres.slot import SlotInfo
 
 
-def check_tables(settings: CaptureSettings, control: ControlState) -> None:
-    """cdc.yaml lists the tables that were loaded, and names the same slot and publication.
+def check_names(settings: CaptureSettings, control: ControlState) -> None:
+    """cdc.yaml names the same slot, publication and database as at the first start.
 
     Raises:
-        ConfigError: ``tables_changed``, ``slot_changed``.
+        ConfigError: ``slot_changed``.
     """
-    known, wanted = set(control.tables), set(settings.tables)
-    parts = []
-    if new := sorted(wanted - known):
-        parts.append("new: " + ", ".join(map(str, new)))
-    if gone := sorted(known - wanted):
-        parts.append("gone: " + ", ".join(map(str, gone)))
-    if parts:
-        raise ConfigError(
-            "tables_changed",
-            f"the tables of source {settings.source} in cdc.yaml are not those of its first "
-            f"start ({'; '.join(parts)}), which is not supported yet",
-            remedy=f"list the same tables again; or {RELOAD_REMEDY}",
-        )
     source = control.source
     if source is None:
         return

@@ -295,7 +295,7 @@ def test_what_breaks_history_is_named_at_the_next_start(orders, monkeypatch):
     more = dataclasses.replace(
         orders.settings, tables=(*orders.settings.tables, TableId("public", "more"))
     )
-    error = refused(orders, ConfigError, "tables_changed", more)
+    error = refused(orders, SourceRefused, "table_missing", more)
     assert "public.more" in error.message
     other = dataclasses.replace(orders.settings, slot="other")
     refused(orders, ConfigError, "slot_changed", other)

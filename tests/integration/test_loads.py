@@ -7,13 +7,14 @@ stories' statements are run before the first chunk, between chunks, and after th
 import contextlib
 import dataclasses
 import socket
+import time
 from typing import Any
 
 import pytest
 
 from cdc.daemon.channel import ChildChannel, LineBuffer, encode_line
 from cdc.names import TableId
-from cdc.states import ABANDONED, DONE, READY
+from cdc.states import ABANDONED, DONE, READY, REMOVED, SNAPSHOTTING
 from tests.support.capturing import SOURCE, Capturing
 from tests.support.compare import assert_same, log_rows, source_rows
 from tests.support.gated import Gate
@@ -31,6 +32,8 @@ BIG = "repeat('a long value ', 1000)"
 class Story:
     """Statements by their time, each a transaction of its own; a tuple is one transaction."""
 
+    #: Before capture starts.
+    at_first: tuple[str, ...] = ()
     before: tuple[str | tuple[str, ...], ...] = ()
     between: tuple[str | tuple[str, ...], ...] = ()
     after: tuple[str | tuple[str, ...], ...] = ()
@@ -105,6 +108,21 @@ STORIES = {
         before=(f"update {{t}} set big = {BIG} where id = 39", "delete from {t} where id < 8"),
         between=("vacuum {t}", "update {t} set n = -1 where id = 39"),
         after=("update {t} set n = -2 where id = 39",),
+    ),
+    # No chunk has the row that had the key before; what it has under that key is another row.
+    "unsent_value_of_a_key_that_another_row_takes": Story(
+        at_first=(f"update {{t}} set big = {BIG} where id in (1, 2)",),
+        before=(
+            "update {t} set id = 201 where id = 1",
+            "insert into {t} values (1, 0, 'another', 'x')",
+        ),
+        between=(
+            "update {t} set id = 202 where id = 2",
+            "insert into {t} values (2, 0, 'another', 'x')",
+            "update {t} set id = 302 where id = 202",
+            "insert into {t} values (202, 0, 'another', 'x')",
+        ),
+        after=("update {t} set n = -1 where id in (201, 302)",),
     ),
     "truncated_before": Story(
         before=("truncate {t}", "insert into {t} values (1, 1, 'new', 'x')"), loads=2
@@ -216,6 +234,8 @@ def assert_log_is_source(source, tables):
 
 def test_whatever_happens_while_a_table_is_loaded(loading):
     source, gate = loading(list(STORIES))
+    for table, story in STORIES.items():
+        run(source, story.at_first, table)
     with source.running():
         wait_copied(source, STORIES, 0)
         for table, story in STORIES.items():
@@ -320,3 +340,61 @@ def test_a_table_is_loaded_anew_while_it_is_served(loading, asking):
         source.caught_up()
         assert_log_is_source(source, ["a", "b"])
         assert len(loads_of(source.control(), "b")) == 1
+
+
+def test_tables_come_and_go_with_the_configuration(loading):
+    source, gate = loading(["a", "b", "c"])
+    all_tables, two = source.settings.tables, source.settings.tables[:2]
+    gate.open_to(10_000)
+    with source.running(dataclasses.replace(source.settings, tables=two)):
+        source.wait_ready(60)
+        assert set(source.control().tables) == set(two)
+    # One that is open and one that is prepared have changed the new table before it is published.
+    with source.connect(autocommit=False) as open_one:
+        open_one.execute("update c set n = -1 where id = 1")
+        with source.connect(autocommit=False) as prepared:
+            prepared.execute("update c set n = -2 where id = 2")
+            prepared.execute("prepare transaction 'waits'")
+        with source.running():
+            wait_state(source, "c", SNAPSHOTTING)
+            source.execute("update c set n = -3 where id = 3", "update a set n = -3 where id = 3")
+            source.caught_up()
+            assert_log_is_source(source, ["a", "b"])
+            open_one.execute("update c set n = -4 where id = 4")
+            open_one.commit()
+            time.sleep(1)
+            assert not [chunk for chunk in gate.copied if chunk[0] == "c"]
+            source.execute("commit prepared 'waits'")
+            source.wait_ready(60)
+            source.caught_up()
+            assert_log_is_source(source, ["a", "b", "c"])
+            last = source.frontier().position
+    # The first is gone, and comes back after changes that nobody captured.
+    with source.running(dataclasses.replace(source.settings, tables=all_tables[1:])):
+        wait_state(source, "a", REMOVED)
+        source.execute("update a set n = -5 where id = 5", "delete from a where id = 6")
+        source.execute("update b set n = -5 where id = 5")
+        source.caught_up()
+        record = source.control().tables[TableId("public", "a")]
+        assert record.last_good is not None and record.last_good >= last
+        published = source.rows("select tablename::text from pg_publication_tables")
+        assert sorted(name for (name,) in published) == ["b", "c"]
+    with source.running():
+        source.wait_until(
+            lambda: source.control().tables[TableId("public", "a")].load == 2, 60, "the next load"
+        )
+        source.wait_ready(60)
+        source.caught_up()
+        assert_log_is_source(source, ["a", "b", "c"])
+        assert [load.state for load in loads_of(source.control(), "a").values()] == [DONE, DONE]
+
+
+def wait_state(source, table, state):
+    source.wait_until(
+        lambda: (
+            (record := source.control().tables.get(TableId("public", table))) is not None
+            and record.state == state
+        ),
+        60,
+        f"{table} to be {state}",
+    )

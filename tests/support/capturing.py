@@ -17,6 +17,7 @@ from cdc.load import ChunkDone, ChunkPlan, Measure
 from cdc.log.reader import LogReader
 from cdc.names import TableId, default_publication, default_slot
 from cdc.position import Position, parse_lsn
+from cdc.states import REMOVED
 from connectors.postgres.capture import Capture
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.stopping import StopRequest
@@ -229,7 +230,8 @@ class Capturing:
 
     def _all_ready(self):
         tables = self.control().tables.values()
-        return bool(tables) and all(record.ready_from is not None for record in tables)
+        there = [record for record in tables if record.state != REMOVED]
+        return bool(there) and all(record.ready_from is not None for record in there)
 
     def caught_up(self, timeout=20):
         """Wait until the frontier has passed what the source holds now; returns it."""
