@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Final
 
 import structlog
 
@@ -19,6 +20,8 @@ from connectors.postgres.replay import Replay, Replayed
 from connectors.postgres.routes import RoutedTable
 
 log = structlog.get_logger(__name__)
+
+_FLUSH_AFTER_S: Final = 0.5
 
 
 class Handover:
@@ -56,8 +59,13 @@ class Handover:
         while replay.at.offset < (end := writer.ends_of(spool).get(0, 0)):
             writer.open()
             control = replay.step(end)
-            load.record = dataclasses.replace(
+            after = record.ready_after
+            if replay.guessed:
+                after = self._ports.catalog.insert_lsn()
+                replay.exact_from(after)
+            record = load.record = dataclasses.replace(
                 load.record,
+                ready_after=after,
                 replayed=replay.at.position,
                 spool_offset=replay.at.offset,
                 relation_offset=replay.at.relation_offset,
@@ -67,10 +75,20 @@ class Handover:
             if time.monotonic() > until and replay.at.offset < end:
                 return False
         if record.ready_after is None or writer.end_lsn < record.ready_after:
-            self._ports.ask_position()
+            self._hurry(load)
             return False
         self._hand_over(load, replay.schema())
         return True
+
+    def _hurry(self, load: Load) -> None:
+        """Only WAL that the server has yet to tell of keeps the table from being Ready."""
+        now = time.monotonic()
+        if load.waits_since is None:
+            load.waits_since = now
+        elif now - load.waits_since > _FLUSH_AFTER_S:
+            load.waits_since = now
+            self._ports.catalog.flush_wal()
+        self._ports.ask_position()
 
     def _new_replay(self, load: Load) -> Replay:
         record, schema = load.record, load.schema
@@ -82,6 +100,7 @@ class Handover:
             self._ports.replay_router(table),
             record.spool or "",
             Replayed(record.spool_offset, record.replayed, record.relation_offset),
+            record.ready_after or 0,
             self._ports.keep_alive,
         )
 

@@ -46,6 +46,7 @@ class Replay:
         router: Made for this replay, with the load's topic as the table's.
         topic: The spool.
         start: How far an earlier replay came.
+        copied_at: LSN behind all that a chunk can have.
         keep_alive: Called now and then.
     """
 
@@ -55,10 +56,12 @@ class Replay:
         router: Router,
         topic: str,
         start: Replayed,
+        copied_at: int,
         keep_alive: Callable[[], None],
     ) -> None:
         self._reader = reader
         self._router = router
+        router.copied_at = router.exact_from = copied_at
         self._topic = topic
         self._keep_alive = keep_alive
         self._transaction: tuple[int, int] | None = None
@@ -93,6 +96,15 @@ class Replay:
         # Markers of transactions take offsets, too.
         self.at = Replayed(stop, self.at.position, self.at.relation_offset)
         return self._router.take_control()
+
+    @property
+    def guessed(self) -> bool:
+        """Whether the events so far took values that may be later ones, since ``exact_from``."""
+        return self._router.guessed
+
+    def exact_from(self, lsn: int) -> None:
+        """All values that were re-read so far are in the stream by this LSN, if they are later."""
+        self._router.exact_from, self._router.guessed = lsn, False
 
     def schema(self) -> TableSchema:
         """The newest schema of the table."""

@@ -20,7 +20,7 @@ from cdc.unsent import UNSENT
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.drift import SchemaDrift, added_columns, next_schema
 from connectors.postgres.inserts import insert_columns
-from connectors.postgres.messages import Begin, Delete, Insert, Relation, Truncate, Update
+from connectors.postgres.messages import Begin, Delete, Insert, Relation, Row, Truncate, Update
 from connectors.postgres.readahead import ReadAhead
 from connectors.postgres.remedies import remedy_of
 from connectors.postgres.routes import Change, Route, RoutedTable, Send, SendAll, Source, SpoolRoute
@@ -84,6 +84,11 @@ class Router:
         self.truncates = 0
         # Changes by table, of routes that were replaced.
         self._changes: dict[TableId, int] = dict.fromkeys(self._tables, 0)
+        #: Only for a replay (``replay.py``): LSNs below which the rows before may not be those
+        #: that the log has, because chunks have later ones; and because re-reads had later ones.
+        self.copied_at = self.exact_from = 0
+        #: Whether a value was re-read below these.
+        self.guessed = False
         #: Control records that the open Kafka transaction must hold.
         self.control: list[KeyValue] = []
 
@@ -146,6 +151,14 @@ class Router:
         route = self._routes.pop(relid, None)
         if route is not None:
             self._changes[route.table] += route.changes
+
+    def drop(self, id: TableId) -> None:
+        """From here on, events of this table go nowhere."""
+        table = self._tables.pop(id, None)
+        if table is not None:
+            self._by_relid.pop(table.schema.relid, None)
+            self._routes.pop(table.schema.relid, None)
+        self._changes.pop(id, None)
 
     def begin(self, begin: Begin) -> None:
         """A transaction that is not in the log yet starts."""
@@ -317,9 +330,10 @@ class Router:
                 row, missing = cache.fill(relid, before, row, missing)
             exact = row
             if missing:
-                unchanged = tuple(route.schema.column_names[i] for i in missing)
                 xid = self._begin.xid if self._begin else 0
                 row = self._rereads.fill(route.schema, row, missing, index, xid)
+                missing = self._inherited(route, old, row, missing)
+                unchanged = tuple(route.schema.column_names[i] for i in missing)
         records = encoder.update(old_kind, old, row, self._fields, self.ordinal, unchanged)
         if size > SMALL_MESSAGE or self._cached or exact is not event.new:
             # A key change leaves the old key first in the list, the new one last.
@@ -329,6 +343,20 @@ class Router:
         for key, value, headers in records:
             send(topic, crc32(key) % partitions, key, value, headers)
         self.records += len(records)
+
+    def _inherited(
+        self, route: Route, old: Row | None, row: Row, missing: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """The columns whose values readers are to take from the row before, if they have it."""
+        lsn = self._begin.final_lsn if self._begin else 0
+        if lsn >= self.exact_from:
+            return missing
+        if old is None or route.encoder.key(old) == route.encoder.key(row):
+            self.guessed |= lsn < self.copied_at
+            return missing
+        # What the log has under the old key may be another row, which has taken the key since.
+        self.guessed = True
+        return tuple(i for i in missing if row[i] is UNSENT)
 
     def _delete(self, route: Route, event: Delete) -> None:
         if len(event.old) != route.width:

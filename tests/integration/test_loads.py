@@ -286,9 +286,9 @@ class Asking:
         self._ours.close()
         self._channel.close()
 
-    def ask(self, id, *tables):
+    def ask(self, id, *tables, verb="snapshot"):
         names = [["public", table] for table in tables]
-        command = {"id": id, "verb": "snapshot", "args": {"source": SOURCE, "tables": names}}
+        command = {"id": id, "verb": verb, "args": {"source": SOURCE, "tables": names}}
         self._ours.sendall(encode_line(command))
 
     def answer(self, source, id):
@@ -398,3 +398,37 @@ def wait_state(source, table, state):
         60,
         f"{table} to be {state}",
     )
+
+
+def test_tables_come_and_go_without_a_restart(loading, asking):
+    source, gate = loading(["a", "b", "c"])
+    daemon = asking(source)
+    gate.open_to(10_000)
+    with source.running(dataclasses.replace(source.settings, tables=source.settings.tables[:2])):
+        source.wait_ready(60)
+        daemon.ask("unknown", "a", "b", "nothing", verb="tables")
+        assert daemon.answer(source, "unknown")["error"]["code"] == "table_missing"
+        daemon.ask("three", "a", "b", "c", verb="tables")
+        names = [f"{SOURCE}.public.{table}" for table in "abc"]
+        assert daemon.answer(source, "three")["result"] == {"tables": names}
+        source.execute(*(f"update {table} set n = -1 where id = 1" for table in "abc"))
+        source.wait_ready(60)
+        source.caught_up()
+        assert_log_is_source(source, ["a", "b", "c"])
+        gate.open_to(2)
+        # One leaves while it is loaded.
+        daemon.ask("again", "a")
+        source.wait_until(lambda: 2 in loads_of(source.control(), "a"), 60, "the second load")
+        wait_copied(source, ["a"], 2)
+        daemon.ask("two", "b", "c", verb="tables")
+        assert daemon.answer(source, "two")["result"] == {"tables": names[1:]}
+        wait_state(source, "a", REMOVED)
+        gate.open_to(10_000)
+        source.execute(*(f"update {table} set n = -2 where id = 2" for table in "abc"))
+        source.caught_up()
+        assert_log_is_source(source, ["b", "c"])
+        published = source.rows("select tablename::text from pg_publication_tables")
+        assert sorted(name for (name,) in published) == ["b", "c"]
+        loads = loads_of(source.control(), "a")
+        assert [load.state for load in loads.values()] == [DONE, ABANDONED]
+        assert daemon.answer(source, "again")["error"]["code"] == "table_removed"
