@@ -37,10 +37,11 @@ def query(
         try:
             result = run_query(loaded, sql, last_good=last_good, wait_s=_WAIT_S if wait else None)
         except QueryError as error:
-            if error.code == "table_not_ready":
-                from cdc.cli.loading import loading_now
+            if error.code == "table_not_ready" and error.table is not None:
+                from cdc.cli.loading import speed_words
 
-                error.message = "; ".join([error.message, *loading_now(loaded)])
+                if words := speed_words(loaded, error.table):
+                    error.message = f"{error.message}; {words}"
             raise
         for note in result.notes:
             output.note(f"note: {note}")

@@ -20,10 +20,12 @@ def status(
 ) -> None:
     """Show each source's slot and tables, each derived table's position and lag."""
     with command(context, "status", config, as_json, dev) as (common, output):
+        from cdc.cli.loading import add_figures
         from cdc.status import collect_status
 
         loaded = common.load()
         result = {**collect_status(loaded), "daemon": _daemon(loaded)}
+        add_figures(result["sources"], result["daemon"].get("children", []))
         output.answer("status", result, human=lambda: _human(result))
 
 
@@ -49,14 +51,10 @@ def _daemon(config: Config) -> dict[str, Any]:
 
 
 def _human(result: dict[str, Any]) -> str:
-    from cdc.cli.loading import load_progress
     from cdc.status import render_status
 
     daemon = result["daemon"]
-    loading = "\n".join(load_progress(daemon.get("children", [])))
-    parts = [_daemon_line(daemon), *_problems(daemon), render_status(result)]
-    parts += [loading] if loading else []
-    return "\n\n".join(parts)
+    return "\n\n".join([_daemon_line(daemon), *_problems(daemon), render_status(result)])
 
 
 def _daemon_line(daemon: dict[str, Any]) -> str:

@@ -77,7 +77,8 @@ class ChildView:
     metrics: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """For ``status``: no metrics, no command lines."""
+        """For ``status``: no metrics but those of loads, no command lines."""
+        loads = (self.metrics or {}).get("loads") if self.phase == "running" else None
         return {
             "name": self.name,
             "source": self.source,
@@ -85,6 +86,7 @@ class ChildView:
             "pid": self.pid,
             "state": self.state,
             "details": self.details,
+            "loads": loads or {},
             "ready": self.ready,
             "ready_reason": self.ready_reason,
             "restarts": self.restarts,

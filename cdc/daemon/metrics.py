@@ -16,6 +16,8 @@ from cdc.daemon.child import ChildView
 _COUNTERS = frozenset(
     {"batches", "bytes", "changes", "commits", "reconnects", "records", "rows", "transactions"}
 )
+#: Begin the names of gauges by table.
+_STEMS = {"replicas": "cdc_replica_", "loads": "cdc_load_"}
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]")
 
 
@@ -23,8 +25,8 @@ class ChildrenCollector(Collector):
     """Makes the metrics at the moment they are asked for.
 
     A capture child's figure ``lag_bytes`` becomes ``cdc_source_lag_bytes{source=…}``; figures by
-    table get a label ``table``. Apply's ``replicas`` become ``cdc_replica_…{table=…}``, its
-    other figures ``cdc_apply_…``.
+    table get a label ``table``, and its ``loads`` become ``cdc_load_…{source=…,table=…}``.
+    Apply's ``replicas`` become ``cdc_replica_…{table=…}``, its other figures ``cdc_apply_…``.
     """
 
     def __init__(self, views: Callable[[], list[ChildView]], ready: Callable[[], bool]) -> None:
@@ -72,7 +74,7 @@ def _add_reported(families: dict[str, Metric], view: ChildView, name: str, value
         for figure, number in figures.items():
             if not _is_number(number):
                 continue
-            stem = "cdc_replica_" if name == "replicas" else f"{prefix}{name}_"
+            stem = _STEMS.get(name, f"{prefix}{name}_")
             full = f"{stem}{figure}" if figure is not None else f"{prefix}{name}"
             word = figure if figure is not None else name
             _add(
@@ -80,8 +82,8 @@ def _add_reported(families: dict[str, Metric], view: ChildView, name: str, value
                 full,
                 {**labels, "table": str(table)},
                 float(number),
-                # What replicas are behind by goes up and down.
-                counter=word in _COUNTERS and name != "replicas",
+                # What replicas are behind by, and what a load has, goes up and down.
+                counter=word in _COUNTERS and name not in _STEMS,
             )
 
 

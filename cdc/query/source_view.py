@@ -16,6 +16,7 @@ from cdc.control import ControlState, TableRecord
 from cdc.envelope import LogRecord, parse_record
 from cdc.errors import LakeError, LogError, QueryError
 from cdc.frontier import Ends, FrontierView
+from cdc.load_progress import load_words
 from cdc.log.reader import LogReader
 from cdc.names import TableId, frontier_topic
 from cdc.position import Position, format_lsn
@@ -138,7 +139,7 @@ def _not_ready(source: str, control: ControlState) -> QueryError:
     return QueryError(
         "table_not_ready",
         f"the first load of source {source} is under way ({len(tables)} tables)",
-        remedy="cdc status shows how far it is; with no daemon running, cdc start",
+        remedy="cdc status shows how far it is; without a daemon, cdc start",
     )
 
 
@@ -161,7 +162,7 @@ def choose_frontier(state: LogState, tables: Sequence[TableName], *, last_good: 
         if record.state == ERRORED:
             frontier = min(frontier, _last_good(name, record, asked=last_good))
         elif record.state != READY:
-            raise _loading(name, record)
+            raise _loading(name, record, state.control)
     for name in tables:
         ready_from = state.control.tables[name.id].ready_from
         if ready_from is None or frontier < ready_from:
@@ -195,12 +196,14 @@ def _last_good(name: TableName, record: TableRecord, *, asked: bool) -> Position
     return record.last_good
 
 
-def _loading(name: TableName, record: TableRecord) -> QueryError:
+def _loading(name: TableName, record: TableRecord, control: ControlState) -> QueryError:
+    load = control.loads.get((name.id, record.load))
+    how_far = "" if load is None else f": {load_words(load)}"
     return QueryError(
         "table_not_ready",
-        f"the table is {record.state}, load {record.load}",
+        f"the table is {record.state}, load {record.load}{how_far}",
         table=str(name),
-        remedy="wait for the load; cdc status shows how far it is",
+        remedy="wait for the load; cdc status shows how far it is; without a daemon, cdc start",
     )
 
 

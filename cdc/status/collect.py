@@ -30,7 +30,9 @@ def collect_status(config: Config) -> dict[str, Any]:
     Returns:
         ``project``; ``sources``: name to state, frontier (``position``, ``end_lsn``,
         ``last_commit_us``, ``age_seconds``), ``slot``, ``slot_lag_bytes``, ``tables``,
-        ``error`` (the log's) and ``source_error`` (the server's); ``replicas``:
+        ``error`` (the log's) and ``source_error`` (the server's); a table's ``loading`` is its
+        load under way, as far as control knows: load, state, rows, estimate, chunks_done, chunks,
+        rows_per_second, seconds_left; ``replicas``:
         ``source.schema.table`` to position, version, ``behind_records`` (offsets of the topic,
         so an upper bound), ``behind_seconds`` and ``error``. Unknown figures are None.
     """
@@ -123,11 +125,11 @@ def _frontier(admin: LogAdmin, topic: str, view: FrontierView | None) -> dict[st
 
 
 def _state(control: ControlState) -> str:
-    """The source's: the worst of its tables'."""
-    from cdc.states import ERRORED, READY, SNAPSHOTTING
+    """The source's: that of its table that is farthest from Ready."""
+    from cdc.states import ADDED, CATCHING_UP, ERRORED, READY, SNAPSHOTTING
 
     states = {record.state for record in control.tables.values()}
-    for state in (ERRORED, SNAPSHOTTING):
+    for state in (ERRORED, ADDED, SNAPSHOTTING, CATCHING_UP):
         if state in states:
             return state
     return READY if states else NOT_STARTED
@@ -136,17 +138,39 @@ def _state(control: ControlState) -> str:
 def _table(control: ControlState, table: TableId) -> dict[str, Any]:
     record = control.tables.get(table)
     if record is None:
-        return {"state": NOT_STARTED, "load": None, "topic": None}
+        return {"state": NOT_STARTED, "load": None, "topic": None, "loading": None}
     load = control.loads.get((table, record.load))
     return {
         "state": record.state,
         "load": record.load,
         "topic": record.topic,
         "loaded_rows": None if load is None else load.rows,
+        "loading": _loading(control, table),
         "ready_from": _text(record.ready_from),
         "last_good": _text(record.last_good),
         "reason": record.reason,
         "remedy": record.remedy,
+    }
+
+
+def _loading(control: ControlState, table: TableId) -> dict[str, Any] | None:
+    """The load under way, which need not be the one that readers use."""
+    from cdc.load_progress import chunks_done
+
+    found = [load for load in control.unfinished_loads() if load.id == table]
+    if not found:
+        return None
+    load = max(found, key=lambda load: load.load)
+    return {
+        "load": load.load,
+        "state": load.state,
+        "rows": load.rows,
+        "estimate": load.estimate,
+        "chunks_done": chunks_done(load),
+        "chunks": load.chunks,
+        # Two moments make a speed; a daemon that runs knows it.
+        "rows_per_second": None,
+        "seconds_left": None,
     }
 
 

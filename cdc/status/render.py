@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cdc.load_progress import share_words
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -33,6 +35,15 @@ def render_status(status: Mapping[str, Any]) -> str:
     if tables:
         header = ("TABLE", "STATE", "LOAD", "REPLICA AT", "VERSION", "BEHIND", "SECONDS")
         parts.append(_grid(header, tables))
+    loading = [
+        _loading_row(f"{name}.{table_name}", load)
+        for name, source in status["sources"].items()
+        for table_name, table in source["tables"].items()
+        if (load := table.get("loading")) is not None
+    ]
+    if loading:
+        header = ("LOADING", "LOAD", "STATE", "CHUNKS", "ROWS", "ROWS/S", "LEFT")
+        parts.append(_grid(header, loading))
     problems = list(_problems(status))
     if problems:
         parts.append("\n".join(problems))
@@ -51,6 +62,19 @@ def _table_row(
         _figure(replica.get("version")),
         _figure(replica.get("behind_records")),
         _seconds(replica.get("behind_seconds")),
+    )
+
+
+def _loading_row(table: str, load: Mapping[str, Any]) -> tuple[str, ...]:
+    speed = load["rows_per_second"]
+    return (
+        table,
+        _figure(load["load"]),
+        load["state"],
+        f"{load['chunks_done']:,} of {load['chunks']:,}" if load["chunks"] else "-",
+        f"{load['rows']:,}{share_words(load['rows'], load['estimate'])}",
+        "-" if speed is None else f"{speed:,.0f}",
+        _seconds(load["seconds_left"]),
     )
 
 

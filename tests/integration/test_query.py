@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from cdc.names import TableId
 from cdc.position import frontier
 from cdc.query.output import json_value
 from cdc.query.run import run_query
-from cdc.states import ERRORED, READY
+from cdc.states import ADDED, CATCHING_UP, ERRORED, READY, SNAPSHOTTING
 from cdc.unsent import UNSENT
 from tests.support.loggen import Delete, Insert, LogGen, Truncate, Update
 from tests.support.replicas import write_replica
@@ -306,6 +307,66 @@ def test_a_table_that_loads_again(shop):
     assert (error.code, error.table) == ("table_not_ready", "shop.public.orders")
     assert "Snapshotting" in error.message
     assert shop.rows("select count(*) from shop.public.customers") == [(2,)]
+
+
+@pytest.mark.parametrize("with_replica", [False, True])
+def test_tables_that_are_not_ready_tell_how_far_they_are(shop, with_replica):
+    if with_replica:
+        shop.merge(ORDERS)
+    gen, sql = shop.gen, "select count(*) from shop.public.orders"
+    gen.set_state(ORDERS.id, ADDED, ready_from=None)
+    gen.set_load(ORDERS.id, 1, state="intended")
+    error = shop.refused(sql)
+    assert (error.code, error.exit_code) == ("table_not_ready", 1)
+    assert error.message == "the table is Added, load 1: it has not begun"
+    gen.set_state(ORDERS.id, SNAPSHOTTING, ready_from=None)
+    gen.set_load(ORDERS.id, 1, rows=1200, estimate=5000, chunks=13, done=((0, 1), (7, 7)))
+    error = shop.refused(sql)
+    assert error.message == (
+        "the table is Snapshotting, load 1: "
+        "1,200 of about 5,000 (24 %) rows, 3 of 13 chunks are copied"
+    )
+    gen.set_state(ORDERS.id, CATCHING_UP, ready_from=None)
+    gen.set_load(ORDERS.id, 1, state="replaying", rows=5000, chunks=13, done=((0, 12),))
+    done = shop.cli("query", sql, "--json")
+    assert done.returncode == 1
+    answer = json.loads(done.stdout)
+    assert answer["result"] is None
+    assert answer["error"]["table"] == "shop.public.orders"
+    assert "CatchingUp, load 1: all 5,000 rows are copied" in answer["error"]["message"]
+    assert "cdc status" in answer["error"]["remedy"]
+
+
+def test_a_table_below_where_it_is_ready_from(shop):
+    later = frontier(0, shop.gen.lsn + 0x1000)
+    shop.gen.set_state(ORDERS.id, READY, ready_from=later)
+    assert shop.refused("from shop.public.orders").code == "table_not_ready"
+    shop.gen.keepalive(0x1000)
+    assert shop.rows("select count(*) from shop.public.orders") == [(3,)]
+
+
+def test_after_a_switch_the_newer_load_answers(shop):
+    gen, sql = shop.gen, "select id, total from shop.public.orders order by id"
+    shop.merge(ORDERS)
+    before = [(1, Decimal("1.50")), (2, Decimal("2.25")), (3, Decimal("100.00"))]
+    # Order 2 vanished without an event, order 3 differs, order 8 is new.
+    gen.begin_load(ORDERS, [order(1), order(3, 2, b"3.00"), order(8)])
+    assert shop.rows(sql) == before
+    gen.transaction(Truncate(ORDERS.id), Insert(ORDERS.id, order(70)))
+    assert shop.rows(sql) == [(70, Decimal("1.50"))]
+    gen.switch(ORDERS.id)
+    gen.transaction(Insert(ORDERS.id, order(9)), Delete(ORDERS.id, order(1)))
+    after = [(3, Decimal("3.00")), (8, Decimal("1.50")), (9, Decimal("1.50"))]
+    # The replica is still of the older load.
+    result = shop.query(sql)
+    assert result.rows == after
+    assert result.as_of["shop"].position == gen.position
+    joined = "select count(*) from shop.public.orders, shop.public.customers"
+    assert shop.rows(joined) == [(6,)]
+    shutil.rmtree(shop.lake)
+    shop.merge(ORDERS)
+    gen.transaction(Insert(ORDERS.id, order(10)))
+    assert shop.rows(sql) == [*after, (10, Decimal("1.50"))]
 
 
 def test_errored_tables_answer_only_when_asked(shop):

@@ -10,7 +10,7 @@ import pytest
 from cdc import codecs
 from cdc.config import load_config
 from cdc.position import format_lsn
-from cdc.states import ERRORED
+from cdc.states import ADDED, CATCHING_UP, ERRORED, READY, SNAPSHOTTING
 from cdc.status import collect_status, render_status
 from tests.support.loggen import Insert, LogGen
 from tests.support.replicas import write_replica
@@ -141,6 +141,54 @@ def test_errored_tables_say_why(config, gen):
     assert status["sources"]["shop"]["tables"]["public.orders"]["last_good"] == str(gen.position)
     text = render_status(status)
     assert "shop.public.orders: column a was dropped\n  remedy: put it back" in text
+
+
+def test_loads_under_way(config, gen):
+    gen.load({ORDERS.id: [[b"1", b"x"]], CUSTOMERS.id: []})
+    shop = collect_status(config)["sources"]["shop"]
+    assert shop["tables"]["public.orders"]["loading"] is None
+    assert "LOADING" not in render_status(collect_status(config))
+    # The later load of a table that stays Ready, and the first load of another.
+    gen.set_load(ORDERS.id, 2, rows=1200, estimate=5000, chunks=13, done=((0, 2),))
+    gen.set_state(CUSTOMERS.id, SNAPSHOTTING, ready_from=None)
+    gen.set_load(CUSTOMERS.id, 1, state="intended")
+    status = collect_status(config)
+    tables = status["sources"]["shop"]["tables"]
+    assert tables["public.orders"]["state"] == "Ready"
+    assert tables["public.orders"]["load"] == 1
+    assert tables["public.orders"]["loading"] == {
+        "load": 2,
+        "state": "copying",
+        "rows": 1200,
+        "estimate": 5000,
+        "chunks_done": 3,
+        "chunks": 13,
+        "rows_per_second": None,
+        "seconds_left": None,
+    }
+    assert tables["public.customers"]["loading"]["chunks"] == 0
+    lines = [line.split("  ") for line in render_status(status).splitlines()]
+    rows = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    header = rows.index(["LOADING", "LOAD", "STATE", "CHUNKS", "ROWS", "ROWS/S", "LEFT"])
+    assert rows[header + 1] == [
+        "shop.public.orders", "2", "copying", "3 of 13", "1,200 of about 5,000 (24 %)", "-", "-"
+    ]  # fmt: skip
+    assert rows[header + 2] == ["shop.public.customers", "1", "intended", "-", "0", "-", "-"]
+    tables["public.orders"]["loading"] |= {"rows_per_second": 1234.5, "seconds_left": 90.0}
+    assert "1,234" in render_status(status) and "90.0 s" in render_status(status)
+
+
+def test_the_source_is_where_its_last_table_is(config, gen):
+    gen.load({ORDERS.id: [[b"1", b"x"]], CUSTOMERS.id: []})
+    for states, expected in (
+        ((READY, CATCHING_UP), CATCHING_UP),
+        ((CATCHING_UP, SNAPSHOTTING), SNAPSHOTTING),
+        ((ADDED, SNAPSHOTTING), ADDED),
+        ((ADDED, ERRORED), ERRORED),
+    ):
+        for table, state in zip((ORDERS, CUSTOMERS), states, strict=True):
+            gen.set_state(table.id, state, ready_from=None)
+        assert collect_status(config)["sources"]["shop"]["state"] == expected
 
 
 def test_a_table_that_is_not_a_replica(config, gen):

@@ -64,7 +64,15 @@ def test_metrics_are_prometheus_text(supervisor):
     capture, apply = supervisor.views
     capture.restarts = 3
     capture.state = "streaming"
-    capture.metrics = {"lag_bytes": 12, "records": 34, "position": "0001-…", "ok": True}
+    capture.metrics = {
+        "lag_bytes": 12,
+        "records": 34,
+        "position": "0001-…",
+        "ok": True,
+        "loads": {
+            "shop.public.t": {"rows": 10, "rows_estimate": 40, "chunks_done": 1, "chunks": 4}
+        },
+    }
     apply.metrics = {
         "batches": 7,
         "replicas": {"shop.public.t": {"lag_bytes": 5, "records": 6, "position": "x"}},
@@ -89,6 +97,10 @@ def test_metrics_are_prometheus_text(supervisor):
         ("cdc_source_state", source, ("state", "streaming")): 1,
         ("cdc_source_lag_bytes", source): 12,
         ("cdc_source_records_total", source): 34,
+        ("cdc_load_rows", source, table): 10,
+        ("cdc_load_rows_estimate", source, table): 40,
+        ("cdc_load_chunks_done", source, table): 1,
+        ("cdc_load_chunks", source, table): 4,
         ("cdc_apply_batches_total",): 7,
         ("cdc_apply_pending", table): 8,
         ("cdc_replica_lag_bytes", table): 5,
