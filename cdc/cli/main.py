@@ -15,6 +15,7 @@ from cdc.cli import (
     local,
     query,
     rebuild,
+    reload,
     snapshot,
     start,
     status,
@@ -42,6 +43,7 @@ app.command("stop")(stop.stop)
 app.command("status")(status.status)
 app.command("query")(query.query)
 app.command("rebuild")(rebuild.rebuild)
+app.command("reload")(reload.reload)
 app.command("snapshot")(snapshot.snapshot)
 app.command("demo")(demo.demo)
 app.command("destroy")(destroy.destroy)

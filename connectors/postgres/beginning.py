@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from cdc.control import ControlState, KeyValue, schema_key_value
+from cdc.control import ControlState, KeyValue, LoadRecord, schema_key_value
 from cdc.errors import LogError, SourceRefused
 from cdc.failpoints import failpoint
 from cdc.names import TableId
@@ -49,8 +49,12 @@ class Beginning:
         self._book = book
         self._loads = loads
         self._numbers: dict[TableId, int] = {}
-        for id, number in control.loads:
-            self._numbers[id] = max(number, self._numbers.get(id, 0))
+        for record in control.loads.values():
+            self.count(record)
+
+    def count(self, record: LoadRecord) -> None:
+        """A load of this number exists: later ones have higher numbers."""
+        self._numbers[record.id] = max(record.load, self._numbers.get(record.id, 0))
 
     def write_intents(self, loads: Sequence[Load]) -> None:
         """Before anything of it exists; from here on, topics of that name count as ours."""

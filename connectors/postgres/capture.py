@@ -16,23 +16,25 @@ import structlog
 
 from cdc.control import ControlState, TableRecord
 from cdc.daemon.channel import ChildChannel
-from cdc.failpoints import failpoint
+from cdc.errors import SourceRefused
 from cdc.load import LoadProgress, MakeCopier
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from cdc.states import ERRORED, REMOVED
+from cdc.states import ERRORED
 from connectors.postgres.capture_commands import CaptureCommands
 from connectors.postgres.capture_settings import CaptureSettings, copy_settings
 from connectors.postgres.client import ReplicationClient, connect_sql
 from connectors.postgres.firststart import FirstStart, StartHooks
 from connectors.postgres.leftovers import free_slot
 from connectors.postgres.load_catalog import LoadCatalog
+from connectors.postgres.load_figures import LoadFigures
 from connectors.postgres.load_state import LoadPorts
 from connectors.postgres.loads import Loads
 from connectors.postgres.log_state import (
+    captured_tables,
     fence,
     is_begun,
     read_control,
@@ -54,7 +56,7 @@ from connectors.postgres.startcheck import (
 from connectors.postgres.stopping import StoppedAt, StopRequest
 from connectors.postgres.stream import Stream
 from connectors.postgres.stream_hooks import LONGEST_READ_S, StreamHooks
-from connectors.postgres.table_set import TableSet, table_changes
+from connectors.postgres.table_set import settle_tables
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +100,7 @@ class Capture:
         self._watch: SourceWatch
         self._reported = 0.0
         self._loads: Loads | None = None
+        self._figures = LoadFigures(settings.name_of)
         self._commands = CaptureCommands(settings, channel)
 
     def run(self) -> None:
@@ -150,7 +153,7 @@ class Capture:
         settings = self._settings
         check_names(settings, control)
         check_errored(settings, control)
-        self._records = _captured(control)
+        self._records = captured_tables(control)
         position = read_position(settings, control, self._admin)
         limit = self._check_log(position)
         with (
@@ -168,29 +171,35 @@ class Capture:
             self._writer = LogWriter(
                 producer, settings.control_topic, settings.frontier_topic, position
             )
-            control = self._settle_tables(control)
+            control = settle_tables(settings, self._admin, self._writer, control)
             try:
                 self._run_stream(producer, control, position, stop_before=None)
             except StoppedAt as at:
                 self._stop_source(producer, position, at)
 
-    def _settle_tables(self, control: ControlState) -> ControlState:
-        """Begin with the tables that are new in cdc.yaml, end with those that are gone."""
-        settings, writer = self._settings, self._writer
-        changes = table_changes(settings, control)
-        removed = [r.id for r in control.tables.values() if r.state == REMOVED]
-        if not (changes.new or changes.gone or removed):
-            return control
-        with connect_sql(settings.conninfo) as connection:
-            tables = TableSet(settings, connection, lambda names: [*self._admin.topic_ids(names)])
-            tables.publish(changes.new)
-            failpoint("after_publishing")
-            records = tables.records(changes, control, writer.position)
-            if records:
-                writer.advance(writer.end_lsn, writer.last, records)
-            failpoint("after_table_changes")
-            tables.unpublish({*removed, *changes.gone} - set(settings.tables))
-        return read_control(settings) if records else control
+    def _change_tables(self, loads: Loads) -> None:
+        """The same at a border, while everything else goes on."""
+        wanted = self._commands.take_tables()
+        if wanted is None:
+            return
+        before, self._settings = self._settings, wanted
+        # What waits for the next commit belongs to tables as they were.
+        self._writer.advance(self._writer.end_lsn, self._writer.last, self._router.take_control())
+        try:
+            control = settle_tables(wanted, self._admin, self._writer, read_control(wanted))
+        except SourceRefused as error:
+            self._settings = before
+            self._commands.tables_changed(error)
+            return
+        now = captured_tables(control)
+        for id in self._records.keys() - now.keys():
+            loads.drop(id)
+            self._router.drop(id)
+            del self._records[id]
+        for id in now.keys() - self._records.keys():
+            self._records[id] = now[id]
+        loads.join(control)
+        self._commands.tables_changed(None)
 
     def _check_log(self, position: LogPosition) -> int:
         """Check the topics; the smallest ``max.message.bytes`` of those we write."""
@@ -216,7 +225,7 @@ class Capture:
         """Stream over one connection; whether ``stop_before`` was reached."""
         settings = self._settings
         # As control has them: what an aborted part changed is undone.
-        self._records = _captured(control)
+        self._records = captured_tables(control)
         with ReplicationClient(settings.conninfo) as client:
             check_server(position, client.identify_system())
             replay = stop_before is not None
@@ -225,7 +234,7 @@ class Capture:
                 self._stop,
                 self._tick,
                 self._frontier_stable,
-                lambda: self._loads is not None and self._loads.border_wanted,
+                self._border_wanted,
                 self._at_border,
                 lambda: _LOADING_READ_S if self._loading else LONGEST_READ_S,
             )
@@ -356,9 +365,14 @@ class Capture:
     def _loading_schemas(self) -> dict[TableId, TableSchema]:
         return self._loads.schemas if self._loads is not None else {}
 
+    def _border_wanted(self) -> bool:
+        loads = self._loads
+        return loads is not None and (loads.border_wanted or self._commands.tables_wanted)
+
     def _at_border(self) -> None:
         if self._loads is not None:
             loading = self._loads.active
+            self._change_tables(self._loads)
             self._loads.at_border()
             # It is here that the last load ends.
             if loading and not self._loads.active:
@@ -399,6 +413,7 @@ class Capture:
             changes={
                 self._settings.name_of(id): count for id, count in self._router.changes.items()
             },
+            loads=self._figures.of(self._loads.loads if self._loads is not None else ()),
         )
 
     def _first_loads(self) -> bool:
@@ -407,7 +422,3 @@ class Capture:
 
     def _answer_commands(self) -> None:
         self._commands.answer(self._loads, self._records)
-
-
-def _captured(control: ControlState) -> dict[TableId, TableRecord]:
-    return {id: r for id, r in control.tables.items() if r.state != REMOVED}

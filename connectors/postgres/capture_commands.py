@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from cdc.control import TableRecord
 from cdc.daemon.channel import ChildChannel, Command
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, SourceRefused
 from cdc.names import TableId
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.loads import Loads
@@ -16,6 +17,8 @@ class CaptureCommands:
     """Takes commands and tells how far they are.
 
     ``snapshot {"tables": [[schema, table], …]}``: a new load of each; done when all are Ready.
+    ``tables {"tables": [[schema, table], …]}``: capture these tables; done when that is in
+    control, before new ones are loaded.
 
     Args:
         settings: Of the capture.
@@ -26,6 +29,7 @@ class CaptureCommands:
         self._settings = settings
         self._channel = channel
         self._asked: dict[str, tuple[Command, tuple[TableId, ...]]] = {}
+        self._tables: tuple[Command, CaptureSettings] | None = None
         #: Rows of loads, as far as they are copied.
         self.rows: dict[TableId, int] = {}
 
@@ -44,19 +48,48 @@ class CaptureCommands:
         for command, ids in list(self._asked.values()):
             if left := ids if loads is None else loads.under_way(ids):
                 self._channel.progress(command, left=len(left), rows=self._rows(ids))
+                continue
+            del self._asked[command.id]
+            if gone := [self._settings.name_of(id) for id in ids if id not in records]:
+                why = "the table is not captured any more"
+                self._channel.failed(command, ConfigError("table_removed", why, table=gone[0]))
             else:
-                del self._asked[command.id]
                 done = {self._settings.name_of(id): records[id].load for id in ids}
                 self._channel.done(command, {"loads": done})
 
+    @property
+    def tables_wanted(self) -> bool:
+        """Whether ``take_tables`` has something to give."""
+        return self._tables is not None
+
+    def take_tables(self) -> CaptureSettings | None:
+        """The settings with the tables that were asked for; tell ``tables_changed`` next."""
+        return None if self._tables is None else self._tables[1]
+
+    def tables_changed(self, error: SourceRefused | None) -> None:
+        """They are captured now, or were refused."""
+        if self._tables is None:
+            return
+        (command, settings), self._tables = self._tables, None
+        if error is not None:
+            self._channel.failed(command, error)
+            return
+        self._settings = settings
+        self._channel.done(command, {"tables": [settings.name_of(id) for id in settings.tables]})
+
     def _begin(self, command: Command, loads: Loads | None) -> None:
-        if command.verb != "snapshot":
+        if command.verb not in ("snapshot", "tables"):
             raise ConfigError("unknown_verb", f"capture has no command {command.verb!r}")
         if loads is None:
             raise ConfigError(
                 "not_streaming", "capture does not stream yet", remedy="try again in a moment"
             )
         ids = tuple(TableId(*table) for table in command.args["tables"])
+        if command.verb == "tables":
+            if self._tables is not None:
+                raise ConfigError("busy", "the tables are being changed already")
+            self._tables = command, dataclasses.replace(self._settings, tables=ids)
+            return
         loads.request(ids)
         for id in ids:
             self.rows[id] = 0

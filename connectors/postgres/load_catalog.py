@@ -84,6 +84,21 @@ class LoadCatalog:
         """No commit record that was visible before lies at or above this LSN."""
         return reachable(current_wal_lsn(self._connect()))
 
+    def flush_wal(self) -> None:
+        """Let the server flush its WAL, by a transaction that writes nothing but a message.
+
+        A server on which nobody commits keeps the last records of others (pruned pages) to
+        itself for up to 15 s, and a load that waits for them does, too.
+
+        Raises:
+            CdcError: As ``failures.server_error``.
+        """
+        with mapped_errors("flush the WAL"):
+            connection = self._connect()
+            with connection.transaction():
+                connection.execute("SET TRANSACTION READ WRITE")
+                connection.execute("SELECT pg_logical_emit_message(true, 'cdc', '')")
+
     def _number(self, query: str) -> int:
         with mapped_errors("read the snapshot"):
             ((number,),) = self._connect().execute(query.encode()).fetchall()

@@ -39,6 +39,8 @@ class Load:
     clear: bool = False
     partial: dict[int, int] = field(default_factory=dict)
     replay: Replay | None = None
+    #: Since when it waits for the frontier alone, monotonic seconds.
+    waits_since: float | None = None
     #: Why it has to begin anew.
     failed: CdcError | None = None
 

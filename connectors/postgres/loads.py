@@ -40,6 +40,7 @@ from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import (
     damaged,
     remove_left_over,
+    topics_of,
 )
 
 log = structlog.get_logger(__name__)
@@ -99,6 +100,11 @@ class Loads:
         return {id: load.schema for id, load in self._loads.items() if load.schema is not None}
 
     @property
+    def loads(self) -> list[Load]:
+        """All that are under way."""
+        return list(self._loads.values())
+
+    @property
     def border_wanted(self) -> bool:
         """Whether ``at_border`` has something to do now."""
         resting = time.monotonic() < self._rest_until
@@ -156,6 +162,25 @@ class Loads:
                 )
         for id in ids:
             self._loads[id] = self._beginning.intended(id)
+
+    def drop(self, id: TableId) -> None:
+        """A table is not captured any more; control says so already."""
+        load = self._loads.pop(id, None)
+        if load is None:
+            return
+        self._ports.copier.cancel(load.key)
+        if load.schema is not None:
+            self._ports.router.end_spool(load.schema.relid)
+        for topic in topics_of([load.record]):
+            self._ports.writer.forget(topic)
+        self._ports.admin.delete_topics(topics_of([load.record]))
+
+    def join(self, control: ControlState) -> None:
+        """Take up loads that were intended in control meanwhile."""
+        for record in control.unfinished_loads():
+            if record.id not in self._loads:
+                self._loads[record.id] = Load(record, written=True)
+                self._beginning.count(record)
 
     def under_way(self, ids: Iterable[TableId]) -> list[TableId]:
         """Those of the tables whose load is not done."""

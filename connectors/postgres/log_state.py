@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from cdc.control import ControlState, OffsetRecord
+from cdc.control import ControlState, OffsetRecord, TableRecord
 from cdc.errors import LogError
 from cdc.frontier import FrontierView
 from cdc.log.admin import LogAdmin
@@ -62,6 +62,11 @@ def is_begun(control: ControlState) -> bool:
     return control.offset is not None
 
 
+def captured_tables(control: ControlState) -> dict[TableId, TableRecord]:
+    """The tables whose events go somewhere, or will."""
+    return {id: record for id, record in control.tables.items() if record.state != REMOVED}
+
+
 def read_position(settings: CaptureSettings, control: ControlState, admin: LogAdmin) -> LogPosition:
     """Where the log stands: the newer of the last frontier record and the offset record.
 
@@ -97,9 +102,9 @@ def routed_tables(control: ControlState, frontier: Position) -> dict[TableId, Ro
         LogError: ``schema_missing``.
     """
     tables = {}
-    for id, record in control.tables.items():
-        if record.ready_from is None or record.state == REMOVED:
-            continue  # it is being loaded, or is not captured any more
+    for id, record in captured_tables(control).items():
+        if record.ready_from is None:
+            continue  # it is being loaded
         schema = control.schema_at(id, record.load, frontier)
         if schema is None:
             raise LogError("schema_missing", "control has no schema of it", table=str(id))

@@ -17,13 +17,18 @@ import structlog
 
 from cdc.control import ControlState, KeyValue, TableRecord
 from cdc.errors import SourceRefused
+from cdc.failpoints import failpoint
+from cdc.log.admin import LogAdmin
 from cdc.names import TableId, quote_ident
 from cdc.position import Position
 from cdc.states import ABANDONED, ADDED, REMOVED
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.catalog import read_tables
+from connectors.postgres.client import connect_sql
 from connectors.postgres.failures import mapped_errors
 from connectors.postgres.load_topics import intended_load, topics_of
+from connectors.postgres.log_state import read_control
+from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.preflight import no_select, refusal
 from connectors.postgres.publication import inspect_publication, quote_table
 from connectors.postgres.table_checks import Finding, table_problems
@@ -173,6 +178,36 @@ class TableSet:
             self._connection.execute("SET lock_timeout = 10000")
             # The text is built from quoted names only.
             self._connection.execute(statement.encode())
+
+
+def settle_tables(
+    settings: CaptureSettings, admin: LogAdmin, writer: LogWriter, control: ControlState
+) -> ControlState:
+    """Begin with the tables that are new in cdc.yaml, end with those that are gone.
+
+    No source transaction may be half written.
+
+    Returns:
+        Control as it is then.
+
+    Raises:
+        SourceRefused: A new table cannot be captured; nothing was changed.
+        CdcError: From Postgres or Kafka.
+    """
+    changes = table_changes(settings, control)
+    removed = [r.id for r in control.tables.values() if r.state == REMOVED]
+    if not (changes.new or changes.gone or removed):
+        return control
+    with connect_sql(settings.conninfo) as connection:
+        tables = TableSet(settings, connection, lambda names: [*admin.topic_ids(names)])
+        tables.publish(changes.new)
+        failpoint("after_publishing")
+        records = tables.records(changes, control, writer.position)
+        if records:
+            writer.advance(writer.end_lsn, writer.last, records)
+        failpoint("after_table_changes")
+        tables.unpublish({*removed, *changes.gone} - set(settings.tables))
+    return read_control(settings) if records else control
 
 
 def _alter(settings: CaptureSettings, verb: str, tables: Sequence[TableId]) -> str:
