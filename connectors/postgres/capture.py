@@ -8,8 +8,8 @@ be captured: replay up to before its transaction, record Errored, end
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Mapping
 from typing import Final
 
 import structlog
@@ -43,7 +43,6 @@ from connectors.postgres.log_state import (
 )
 from connectors.postgres.log_writer import LogPosition, LogWriter
 from connectors.postgres.router import Router
-from connectors.postgres.routes import RoutedTable
 from connectors.postgres.side_connection import SideConnection
 from connectors.postgres.source_watch import SourceWatch
 from connectors.postgres.startcheck import (
@@ -95,7 +94,6 @@ class Capture:
         self._router: Router
         self._writer: LogWriter
         self._reader: LogReader
-        self._side: SideConnection
         self._records: dict[TableId, TableRecord] = {}
         self._watch: SourceWatch
         self._reported = 0.0
@@ -240,22 +238,19 @@ class Capture:
             )
             stream = Stream(client, start, hooks)
             side = SideConnection(settings.conninfo, settings.publication, stream.reread_waits)
-            self._side = side
 
-            def router(tables: Mapping[TableId, RoutedTable]) -> Router:
-                return Router(
-                    settings,
-                    position.position.epoch,
-                    tables,
-                    producer.send,
-                    producer.send_all,
-                    side,
-                )
-
+            router = functools.partial(
+                Router,
+                settings,
+                position.position.epoch,
+                send=producer.send,
+                send_all=producer.send_all,
+                source=side,
+            )
             loads = None
             try:
                 tables = routed_tables(control, self._writer.position)
-                self._router = router(tables)
+                self._router = router(tables=tables)
                 self._watch = SourceWatch(
                     settings, self._records, self._router, side, self._loading_schemas
                 )
@@ -271,7 +266,7 @@ class Capture:
                         catalog=LoadCatalog(side.connected, settings.publication),
                         router=self._router,
                         writer=self._writer,
-                        replay_router=lambda table: router({table.schema.id: table}),
+                        replay_router=lambda table: router(tables={table.schema.id: table}),
                         filenodes=side.filenodes,
                         keep_alive=stream.keep_alive,
                         ask_position=stream.ask_position,
@@ -403,7 +398,8 @@ class Capture:
         stream = self._stream
         if stream is None or not self._channel.connected:
             return
-        self._channel.ready(not self._first_loads())
+        # Not while a table was never Ready.
+        self._channel.ready(all(r.ready_from is not None for r in self._records.values()))
         self._channel.metrics(
             lag_bytes=stream.lag_bytes,
             records=self._router.records,
@@ -415,10 +411,6 @@ class Capture:
             },
             loads=self._figures.of(self._loads.loads if self._loads is not None else ()),
         )
-
-    def _first_loads(self) -> bool:
-        """Whether any table was never Ready."""
-        return any(r.ready_from is None for r in self._records.values())
 
     def _answer_commands(self) -> None:
         self._commands.answer(self._loads, self._records)
