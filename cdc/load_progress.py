@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from cdc.control import LoadRecord
+from cdc.control import ControlState, LoadRecord
+from cdc.names import TableId
 from cdc.states import COPYING, INTENDED, REPLAYING
+
+
+def load_under_way(control: ControlState, table: TableId) -> LoadRecord | None:
+    """A table's newest load, unless that has ended; it need not be the one that readers use."""
+    found = [load for load in control.unfinished_loads() if load.id == table]
+    return max(found, key=lambda load: load.load, default=None)
 
 
 def chunks_done(load: LoadRecord) -> int:
@@ -12,7 +19,7 @@ def chunks_done(load: LoadRecord) -> int:
 
 
 def load_words(load: LoadRecord) -> str:
-    """``1,200 of about 5,000 (24 %) rows, 3 of 13 chunks are copied``."""
+    """Of a load under way: ``1,200 of about 5,000 (24 %) rows, 3 of 13 chunks are copied``."""
     if load.state == INTENDED:
         return "it has not begun"
     if load.state == REPLAYING:

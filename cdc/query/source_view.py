@@ -16,7 +16,7 @@ from cdc.control import ControlState, TableRecord
 from cdc.envelope import LogRecord, parse_record
 from cdc.errors import LakeError, LogError, QueryError
 from cdc.frontier import Ends, FrontierView
-from cdc.load_progress import load_words
+from cdc.load_progress import load_under_way, load_words
 from cdc.log.reader import LogReader
 from cdc.names import TableId, frontier_topic
 from cdc.position import Position, format_lsn
@@ -197,11 +197,11 @@ def _last_good(name: TableName, record: TableRecord, *, asked: bool) -> Position
 
 
 def _loading(name: TableName, record: TableRecord, control: ControlState) -> QueryError:
-    load = control.loads.get((name.id, record.load))
-    how_far = "" if load is None else f": {load_words(load)}"
+    load = load_under_way(control, name.id)
+    how_far = "" if load is None else f", load {load.load}: {load_words(load)}"
     return QueryError(
         "table_not_ready",
-        f"the table is {record.state}, load {record.load}{how_far}",
+        f"the table is {record.state}{how_far}",
         table=str(name),
         remedy="wait for the load; cdc status shows how far it is; without a daemon, cdc start",
     )

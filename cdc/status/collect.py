@@ -154,13 +154,11 @@ def _table(control: ControlState, table: TableId) -> dict[str, Any]:
 
 
 def _loading(control: ControlState, table: TableId) -> dict[str, Any] | None:
-    """The load under way, which need not be the one that readers use."""
-    from cdc.load_progress import chunks_done
+    from cdc.load_progress import chunks_done, load_under_way
 
-    found = [load for load in control.unfinished_loads() if load.id == table]
-    if not found:
+    load = load_under_way(control, table)
+    if load is None:
         return None
-    load = max(found, key=lambda load: load.load)
     return {
         "load": load.load,
         "state": load.state,
