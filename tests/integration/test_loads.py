@@ -7,6 +7,7 @@ stories' statements are run before the first chunk, between chunks, and after th
 import contextlib
 import dataclasses
 import socket
+import threading
 import time
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 from cdc.daemon.channel import ChildChannel, LineBuffer, encode_line
 from cdc.names import TableId
-from cdc.states import ABANDONED, DONE, READY, REMOVED, SNAPSHOTTING
+from cdc.states import ABANDONED, CATCHING_UP, DONE, READY, REMOVED, SNAPSHOTTING
+from connectors.postgres.handover import Handover
 from tests.support.capturing import SOURCE, Capturing
 from tests.support.compare import assert_same, log_rows, source_rows
 from tests.support.gated import Gate
@@ -340,6 +342,140 @@ def test_a_table_is_loaded_anew_while_it_is_served(loading, asking):
         source.caught_up()
         assert_log_is_source(source, ["a", "b"])
         assert len(loads_of(source.control(), "b")) == 1
+
+
+#: After the last chunk, while the spool is not yet replayed.
+LATE = {
+    "late_nothing": Story(),
+    "late_truncate": Story(
+        before=(
+            "update {t} set n = -1 where id = 1",
+            "insert into {t} values (200, 1, 'old', 'x')",
+        ),
+        after=("truncate {t}", "insert into {t} values (1, 1, 'new', 'x'), (300, 1, 'new', 'x')"),
+    ),
+    "late_truncate_in_a_transaction": Story(
+        after=(
+            (
+                "insert into {t} values (200, 1, 'old', 'x')",
+                "truncate {t}",
+                "insert into {t} values (2, 2, 'new', 'x')",
+            ),
+        ),
+    ),
+    "late_column": Story(
+        after=(
+            "alter table {t} add v int",
+            "update {t} set v = 1 where id in (1, 39)",
+            "insert into {t} (id, v) values (300, 3)",
+        ),
+    ),
+    "late_rewrite": Story(after=("vacuum full {t}", "update {t} set n = -1 where id = 1")),
+    "late_volatile_default": Story(
+        after=(
+            "alter table {t} add v double precision default random()",
+            "update {t} set n = -1 where id = 1",
+        ),
+        loads=2,
+    ),
+    "late_rename_of_a_column": Story(
+        after=("alter table {t} rename n to m", "update {t} set m = -1 where id = 1"), loads=2
+    ),
+    "late_unsent_value": Story(
+        before=(f"update {{t}} set big = {BIG} where id in (1, 39)",),
+        after=(
+            "update {t} set n = -1 where id in (1, 39)",
+            f"update {{t}} set big = 'B' || {BIG} where id = 39",
+            "delete from {t} where id = 1",
+        ),
+    ),
+}
+
+
+def test_whatever_happens_after_the_last_chunk(loading, monkeypatch):
+    source, gate = loading(list(LATE))
+    may_replay = threading.Event()
+    replay = Handover.replay
+    monkeypatch.setattr(
+        Handover,
+        "replay",
+        lambda self, load, until: may_replay.is_set() and replay(self, load, until),
+    )
+    with source.running():
+        wait_copied(source, LATE, 0)
+        for table, story in LATE.items():
+            run(source, story.before, table)
+        gate.open_to(10_000)
+        wait_copied(source, LATE, 10_000)
+        for table in LATE:
+            wait_state(source, table, CATCHING_UP)
+            run(source, LATE[table].after, table)
+        source.caught_up()
+        may_replay.set()
+        source.wait_ready(60)
+        source.caught_up()
+        assert_log_is_source(source, LATE)
+        control = source.control()
+        for table, story in LATE.items():
+            states = [record.state for record in loads_of(control, table).values()]
+            assert states == [ABANDONED] * (story.loads - 1) + [DONE], table
+
+
+def test_events_around_the_hand_over_are_in_the_log_once(loading, monkeypatch):
+    source, gate = loading(["a"])
+    hand_over = Handover._hand_over
+    written = []
+
+    def write(self, load, schema):
+        # In the server's WAL, and neither in the spool nor routed: capture does not read now.
+        source.execute("update a set n = -1 where id = 1", "insert into a values (100, 1)")
+        written.append(load.key)
+        hand_over(self, load, schema)
+        source.execute("update a set n = -2 where id = 2", "delete from a where id = 100")
+
+    monkeypatch.setattr(Handover, "_hand_over", write)
+    gate.open_to(10_000)
+    with source.running():
+        source.wait_ready(60)
+        source.caught_up()
+        assert_log_is_source(source, ["a"])
+        changes = [record.op for record in source.records("a") if record.op != "r"]
+    assert len(written) == 1
+    assert changes == ["u", "c", "u", "d", "tombstone"]
+
+
+def test_a_commit_that_is_decoded_before_it_is_visible_is_waited_for(own_stack, topic_prefix):
+    """As with synchronous replication: committed in the WAL, and held back from queries."""
+    stack = own_stack()
+    database = stack.postgres.create_database("shop")
+    gate = Gate()
+    source = Capturing(stack.bootstrap, database, topic_prefix, ["a", "b"], make_copier=gate)
+    for table in ("a", "b"):
+        source.execute(*(statement.format(t=table) for statement in CREATE))
+    with source.running(dataclasses.replace(source.settings, tables=source.settings.tables[:1])):
+        gate.open_to(10_000)
+        source.wait_ready(60)
+    # Capture's own commits shall not wait.
+    source.execute(
+        "alter database shop set synchronous_commit = local",
+        "alter system set synchronous_standby_names = 'nobody'",
+        "select pg_reload_conf()",
+    )
+    statements = ("set synchronous_commit = on", "update b set n = -1 where id in (1, 39)")
+    held = threading.Thread(target=source.execute, args=statements, daemon=True)
+    held.start()
+    waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
+    source.wait_until(lambda: source.rows(waiting), 20, "the commit to wait")
+    with source.running():
+        wait_state(source, "b", SNAPSHOTTING)
+        time.sleep(1.5)
+        assert not [chunk for chunk in gate.copied if chunk[0] == "b"]
+        assert source.rows("select n from b where id = 1") == [(1,)]
+        source.execute("alter system reset synchronous_standby_names", "select pg_reload_conf()")
+        held.join(20)
+        source.wait_ready(60)
+        source.caught_up()
+        assert_log_is_source(source, ["a", "b"])
 
 
 def test_tables_come_and_go_with_the_configuration(loading):
