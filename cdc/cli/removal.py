@@ -39,12 +39,21 @@ def remove_source(config: Config, source: SourceConfig) -> list[str]:
     removed += remove_replicas(config, replicas(config, source, state))
     if state is not None:
         admin = LogAdmin(bootstrap, security)
-        topics = {record.topic for record in state.tables.values()}
-        topics |= {record.topic for record in state.loads.values()}
+        topics = admin.topic_ids(_topics(state))
         admin.delete_topics([*topics, frontier_topic(prefix, source.name)])
         admin.delete_topics([control_topic(prefix, source.name)])
         removed.append(f"{len(topics)} topic(s) of source {source.name}")
     return removed
+
+
+def _topics(state: ControlState) -> set[str]:
+    """Of all loads, with the spools where events wait; most of these are gone by now."""
+    topics = {record.topic for record in state.tables.values()}
+    for load in state.loads.values():
+        topics.add(load.topic)
+        if load.spool is not None:
+            topics.add(load.spool)
+    return topics
 
 
 def remove_replicas(config: Config, folders: list[Path]) -> list[str]:
