@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
 
+from cdc.control import KeyValue
 from cdc.errors import LogError
 from cdc.failpoints import failpoint
 from cdc.load import LoadProgress
 from cdc.position import frontier
-from cdc.schema import TableSchema
 from cdc.states import DONE, READY, TABLE_TRANSITIONS, check_transition
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
@@ -39,14 +40,15 @@ class Handover:
         self._book = book
 
     def replay(self, load: Load, until: float) -> bool:
-        """Replay for a while; hand over when nothing is left and the frontier is far enough.
+        """Replay for a while.
 
         Args:
             load: In state replaying.
             until: Monotonic seconds.
 
         Returns:
-            Whether the table is Ready and the load is done.
+            Whether nothing is left and the frontier is far enough: the table can be handed
+            over at this border.
 
         Raises:
             SourceStopped: An event does not fit the load.
@@ -77,7 +79,6 @@ class Handover:
         if record.ready_after is None or writer.end_lsn < record.ready_after:
             self._hurry(load)
             return False
-        self._hand_over(load, replay.schema())
         return True
 
     def _hurry(self, load: Load) -> None:
@@ -104,36 +105,59 @@ class Handover:
             self._ports.keep_alive,
         )
 
-    def _hand_over(self, load: Load, schema: TableSchema) -> None:
-        """Everything is in the topic: Ready, from this frontier on."""
-        ports, record = self._ports, load.record
-        table = self._book.records[record.id]
-        offsets = ports.admin.offsets_of({record.topic: table.partitions})[record.topic]
-        # Nobody else writes there any more, so its end now is the load's.
-        ports.writer.include({record.topic: {p: found.end for p, found in offsets.items()}})
-        ready = dataclasses.replace(
-            table,
-            load=record.load,
-            topic=record.topic,
-            topic_id=record.topic_id,
-            ready_from=frontier(ports.writer.position.epoch, ports.writer.end_lsn),
+    def hand_over(self, loads: Sequence[Load]) -> None:
+        """Everything is in the topics: the tables are Ready, all from this frontier on.
+
+        Args:
+            loads: For which ``replay`` was true at this border.
+
+        Raises:
+            CdcError: From Kafka.
+        """
+        ports, book = self._ports, self._book
+        partitions = {load.record.topic: book.records[load.record.id].partitions for load in loads}
+        # Nobody else writes there any more, so their ends now are the loads'.
+        offsets = ports.admin.offsets_of(partitions)
+        ports.writer.include(
+            {
+                topic: {p: found.end for p, found in parts.items()}
+                for topic, parts in offsets.items()
+            }
         )
-        done = self._book.now(load, state=DONE)
-        check_transition(TABLE_TRANSITIONS, table.state, READY)
-        self._book.records[record.id] = ready = dataclasses.replace(ready, state=READY)
-        if record.spool:
-            ports.writer.forget(record.spool)
+        position = frontier(ports.writer.position.epoch, ports.writer.end_lsn)
+        control: list[KeyValue] = []
+        for load in loads:
+            record, table = load.record, book.records[load.record.id]
+            control += book.now(load, state=DONE)
+            check_transition(TABLE_TRANSITIONS, table.state, READY)
+            ready = dataclasses.replace(
+                table,
+                state=READY,
+                load=record.load,
+                topic=record.topic,
+                topic_id=record.topic_id,
+                ready_from=position,
+            )
+            book.records[record.id] = ready
+            control.append(ready.to_key_value())
+        spools = [load.record.spool for load in loads if load.record.spool is not None]
+        for spool in spools:
+            ports.writer.forget(spool)
         failpoint("before_ready")
-        self._book.commit([*done, ready.to_key_value()])
+        book.commit(control)
         failpoint("after_ready")
-        ports.router.end_spool(schema.relid)
-        ports.router.adopt(RoutedTable(schema, record.topic, table.partitions))
-        if record.spool:
-            ports.admin.delete_topics([record.spool])
-        log.info(
-            "ready",
-            table=self._settings.name_of(record.id),
-            rows=record.rows,
-            position=str(ready.ready_from),
-        )
+        for load in loads:
+            self._route(load)
+        ports.admin.delete_topics(spools)
+
+    def _route(self, load: Load) -> None:
+        """From here on, the table's events go to its topic directly."""
+        record, replay = load.record, load.replay
+        if replay is None:
+            raise RuntimeError("handed over before it was replayed")
+        schema = replay.schema()
+        partitions = self._book.records[record.id].partitions
+        self._ports.router.end_spool(schema.relid)
+        self._ports.router.adopt(RoutedTable(schema, record.topic, partitions))
+        log.info("ready", table=self._settings.name_of(record.id), rows=record.rows)
         self._ports.progress(LoadProgress(record.id, record.rows, record.estimate, done=True))

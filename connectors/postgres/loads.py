@@ -234,10 +234,11 @@ class Loads:
             self._barrier = Barrier(self._ports.catalog)
         began = time.monotonic()
         until = began + _REPLAY_S
+        replayed = []
         for load in [load for load in self._loads.values() if load.record.state == REPLAYING]:
             try:
                 if self._handover.replay(load, until):
-                    del self._loads[load.record.id]
+                    replayed.append(load)
             except SourceStopped as stopped:
                 self._ports.writer.abort()
                 if stopped.code in _OF_A_ROW:
@@ -251,6 +252,10 @@ class Loads:
                 load.failed = stopped
             if time.monotonic() > until:
                 break
+        if replayed:
+            self._handover.hand_over(replayed)
+            for load in replayed:
+                del self._loads[load.record.id]
         # As long again for the stream, whose other tables go on.
         now = time.monotonic()
         self._rest_until = now + (now - began)
