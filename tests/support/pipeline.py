@@ -31,9 +31,21 @@ class Pipeline:
         conninfo: libpq keywords of the source database.
         tables: TableIds to capture.
         prefix: Of the topics, unique on a shared broker.
+        snapshot: The source's ``snapshot`` in cdc.yaml.
     """
 
-    def __init__(self, folder, bootstrap, conninfo, tables, *, prefix, partitions=1, interval="2s"):
+    def __init__(
+        self,
+        folder,
+        bootstrap,
+        conninfo,
+        tables,
+        *,
+        prefix,
+        partitions=1,
+        interval="2s",
+        snapshot="{}",
+    ):
         self.folder = Path(folder)
         self.source = SOURCE
         self.lake = self.folder / "lake"
@@ -60,6 +72,7 @@ sources:
     database: {self.conninfo["dbname"]}
     user: {self.conninfo["user"]}
     password: {{file: ./password}}
+    snapshot: {snapshot}
     tables: [{", ".join(str(t) for t in tables)}]
 """
         )
@@ -81,11 +94,21 @@ sources:
             )
         return self._children[name]
 
-    def start_capture(self, env=None):
-        module = ("-m", "cdc.daemon.capture_child")
+    def start_capture(self, env=None, module="cdc.daemon.capture_child"):
         return self.start(
-            "capture", *module, "--config", str(self.config_path), "--source", SOURCE, env=env
+            "capture",
+            "-m",
+            module,
+            "--config",
+            str(self.config_path),
+            "--source",
+            SOURCE,
+            env=env,
         )
+
+    def capture_pid(self):
+        """Of the running capture process."""
+        return self._children["capture"].pid
 
     def start_apply(self, env=None):
         module = ("-m", "cdc.daemon.apply_child")
@@ -155,6 +178,11 @@ sources:
         """The newest frontier, or None."""
         with LogReader(self.bootstrap, topic_prefix=self.prefix) as reader:
             return reader.frontier(SOURCE)
+
+    def control(self):
+        """The source's control state."""
+        with LogReader(self.bootstrap, topic_prefix=self.prefix) as reader:
+            return reader.control_state(SOURCE)
 
     def source_lsn(self):
         """Where the source's WAL ends now."""
