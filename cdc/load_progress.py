@@ -7,10 +7,9 @@ from cdc.names import TableId
 from cdc.states import COPYING, INTENDED, REPLAYING
 
 
-def load_under_way(control: ControlState, table: TableId) -> LoadRecord | None:
-    """A table's newest load, unless that has ended; it need not be the one that readers use."""
-    found = [load for load in control.unfinished_loads() if load.id == table]
-    return max(found, key=lambda load: load.load, default=None)
+def loads_under_way(control: ControlState) -> dict[TableId, LoadRecord]:
+    """By table, its newest load that has not ended; it need not be the one that readers use."""
+    return {load.id: load for load in sorted(control.unfinished_loads(), key=lambda r: r.load)}
 
 
 def chunks_done(load: LoadRecord) -> int:

@@ -82,10 +82,10 @@ class LogState:
         current = self.control.tables[table].load
         if app.source != self.source:
             return None
-        for (id, number), load in self.control.loads.items():
-            if id == table and number < current and load.state == DONE:
-                if load.topic_id == app.topic_id:
-                    return number
+        for number in range(1, current):
+            load = self.control.loads.get((table, number))
+            if load is not None and load.state == DONE and load.topic_id == app.topic_id:
+                return number
         return None
 
 

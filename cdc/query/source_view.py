@@ -16,7 +16,7 @@ from cdc.control import ControlState, TableRecord
 from cdc.envelope import LogRecord, parse_record
 from cdc.errors import LakeError, LogError, QueryError
 from cdc.frontier import Ends, FrontierView
-from cdc.load_progress import load_under_way, load_words
+from cdc.load_progress import load_words, loads_under_way
 from cdc.log.reader import LogReader
 from cdc.names import TableId, frontier_topic
 from cdc.position import Position, format_lsn
@@ -197,7 +197,7 @@ def _last_good(name: TableName, record: TableRecord, *, asked: bool) -> Position
 
 
 def _loading(name: TableName, record: TableRecord, control: ControlState) -> QueryError:
-    load = load_under_way(control, name.id)
+    load = loads_under_way(control).get(name.id)
     how_far = "" if load is None else f", load {load.load}: {load_words(load)}"
     return QueryError(
         "table_not_ready",

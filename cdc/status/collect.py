@@ -13,7 +13,7 @@ from cdc.position import Position, format_lsn
 
 if TYPE_CHECKING:
     from cdc.config import Config
-    from cdc.control import ControlState, TableRecord
+    from cdc.control import ControlState, LoadRecord, TableRecord
     from cdc.frontier import Ends, FrontierView
     from cdc.lake import Replica
     from cdc.log.admin import LogAdmin
@@ -82,6 +82,7 @@ def _no_frontier() -> dict[str, Any]:
 
 def _source(config: Config, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A source's log and its replicas."""
+    from cdc.load_progress import loads_under_way
     from cdc.log.admin import LogAdmin
     from cdc.log.reader import LogReader
     from cdc.runtime import resolve_log
@@ -98,10 +99,11 @@ def _source(config: Config, source: str) -> tuple[dict[str, Any], dict[str, Any]
             status = {**_no_frontier(), "state": NOT_STARTED, "tables": {}, "error": None}
             return status, {}
         tables = config.sources[source].table_ids
+        loading = loads_under_way(control)
         status = {
             **_frontier(admin, frontier_topic(prefix, source), view),
             "state": _state(control),
-            "tables": {str(table): _table(control, table) for table in tables},
+            "tables": {str(table): _table(control, table, loading.get(table)) for table in tables},
             "error": None,
         }
         replicas = {
@@ -135,7 +137,7 @@ def _state(control: ControlState) -> str:
     return READY if states else NOT_STARTED
 
 
-def _table(control: ControlState, table: TableId) -> dict[str, Any]:
+def _table(control: ControlState, table: TableId, loading: LoadRecord | None) -> dict[str, Any]:
     record = control.tables.get(table)
     if record is None:
         return {"state": NOT_STARTED, "load": None, "topic": None, "loading": None}
@@ -145,7 +147,7 @@ def _table(control: ControlState, table: TableId) -> dict[str, Any]:
         "load": record.load,
         "topic": record.topic,
         "loaded_rows": None if load is None else load.rows,
-        "loading": _loading(control, table),
+        "loading": None if loading is None else _loading(loading),
         "ready_from": _text(record.ready_from),
         "last_good": _text(record.last_good),
         "reason": record.reason,
@@ -153,12 +155,9 @@ def _table(control: ControlState, table: TableId) -> dict[str, Any]:
     }
 
 
-def _loading(control: ControlState, table: TableId) -> dict[str, Any] | None:
-    from cdc.load_progress import chunks_done, load_under_way
+def _loading(load: LoadRecord) -> dict[str, Any]:
+    from cdc.load_progress import chunks_done
 
-    load = load_under_way(control, table)
-    if load is None:
-        return None
     return {
         "load": load.load,
         "state": load.state,
