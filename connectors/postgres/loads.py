@@ -47,6 +47,8 @@ log = structlog.get_logger(__name__)
 
 #: A border replays for about this long before the stream goes on, seconds.
 _REPLAY_S: Final = 1.0
+#: Seconds between two borders of loads that replay, at the least.
+_LEAST_REST_S: Final = 0.1
 #: A table that is rewritten or altered again and again is given up after so many loads.
 _MOST_ATTEMPTS: Final = 5
 #: Another load would meet the same row.
@@ -256,9 +258,10 @@ class Loads:
             self._handover.hand_over(replayed)
             for load in replayed:
                 del self._loads[load.record.id]
-        # As long again for the stream, whose other tables go on.
+        # As long again for the stream, whose other tables go on; with nothing to replay, each of
+        # its transactions would be a commit of its own.
         now = time.monotonic()
-        self._rest_until = now + (now - began)
+        self._rest_until = now + max(now - began, _LEAST_REST_S)
 
     # --- inside: copying ---
 
