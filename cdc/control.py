@@ -153,6 +153,8 @@ class LoadRecord(_Record):
         attempt: How many loads of this table began before and did not end, in a row.
         filenode: ``pg_relation_filenode`` when spooling began: a rewrite ends the load.
         hashed: The topics have hashed names, because Kafka takes others for the same.
+        paused: No chunks are copied until somebody resumes it; its events are spooled.
+        priority: Loads with a higher one are copied first.
     """
 
     id: TableId
@@ -176,6 +178,8 @@ class LoadRecord(_Record):
     attempt: int = 0
     filenode: int | None = None
     hashed: bool = False
+    paused: bool = False
+    priority: int = 0
 
     _positions: ClassVar[tuple[str, ...]] = ("replayed",)
     _lsns: ClassVar[tuple[str, ...]] = ("consistent_point", "ready_after")

@@ -68,6 +68,7 @@ class LoadTask:
         spool_from: S0 of the load, an LSN: rows get the position (epoch, S0 - 1, FFFFFFFF).
         plan: How the table is cut.
         left: Chunks that are not yet done, in the order to copy them.
+        priority: Loads with a higher one are copied first.
     """
 
     schema: TableSchema
@@ -77,6 +78,7 @@ class LoadTask:
     spool_from: int
     plan: ChunkPlan
     left: tuple[int, ...]
+    priority: int = 0
 
     @property
     def key(self) -> LoadKey:
@@ -189,7 +191,7 @@ class Copier(Protocol):
         """
 
     def begin(self, task: LoadTask) -> None:
-        """Copy what is left of a load, after the loads that were begun before."""
+        """Copy what is left of a load, after those of its priority that were begun before."""
 
     def cancel(self, load: LoadKey) -> None:
         """Stop copying a load; returns when nothing writes to its topic any more.

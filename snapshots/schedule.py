@@ -22,7 +22,7 @@ class _Load:
 
 
 class Schedule:
-    """Loads in the order of their beginning; of each, the chunks that wait and that are out."""
+    """Loads by priority and beginning; of each, the chunks that wait and that are out."""
 
     def __init__(self) -> None:
         self._loads: dict[LoadKey, _Load] = {}
@@ -38,6 +38,8 @@ class Schedule:
             raise ValueError(f"load {task.schema.load} of {task.schema.id} runs already")
         if task.left:
             self._loads[task.key] = _Load(task, deque(task.left))
+            by_priority = sorted(self._loads.items(), key=lambda item: -item[1].task.priority)
+            self._loads = dict(by_priority)
 
     def forget(self, key: LoadKey) -> None:
         """No more chunks of a load."""

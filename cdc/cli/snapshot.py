@@ -17,18 +17,40 @@ if TYPE_CHECKING:
 def snapshot(
     context: typer.Context,
     tables: Annotated[list[str], typer.Argument(help="The tables: source.schema.table …")],
+    priority: Annotated[
+        int, typer.Option(help="Loads with a higher one are copied first.", min=0)
+    ] = 0,
+    pause: Annotated[bool, typer.Option("--pause", help="Copy nothing more for now.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on copying.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End a load of tables that stay as they are.")
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     dev: DevOption = False,
 ) -> None:
     """Load tables anew: into topics of their own, switched to when they are whole."""
     with command(context, "snapshot", config, as_json, dev) as (common, output):
-        loads = _snapshot(common.load(), tables, output)
-        listed = ", ".join(f"{name} (load {number})" for name, number in loads.items())
-        output.answer(f"loaded anew: {listed}", {"loads": loads})
+        asked = [
+            verb
+            for verb, wanted in (("pause", pause), ("resume", resume), ("cancel", cancel))
+            if wanted
+        ]
+        if len(asked) > 1:
+            raise ConfigError("usage", "only one of --pause, --resume and --cancel at a time")
+        verb = asked[0] if asked else "snapshot"
+        result = _ask(common.load(), tables, output, verb, priority)
+        if verb == "snapshot":
+            listed = ", ".join(f"{name} (load {number})" for name, number in result.items())
+            output.answer(f"loaded anew: {listed}", {"loads": result})
+        else:
+            output.answer(f"{verb}: {', '.join(result)}", {"tables": sorted(result)})
 
 
-def _snapshot(config: Config, tables: list[str], output: Output) -> dict[str, int]:
+def _ask(
+    config: Config, tables: list[str], output: Output, verb: str, priority: int
+) -> dict[str, int]:
+    """Table to the number of its load (0 if that does not matter)."""
     from cdc.daemon.client import send_command, wait_for_command
     from cdc.daemon.record import running_daemon
 
@@ -46,13 +68,14 @@ def _snapshot(config: Config, tables: list[str], output: Output) -> dict[str, in
         output.note(f"  {rows}")
 
     asked = [
-        send_command(daemon, "snapshot", {"source": source, "tables": ids})
+        send_command(daemon, verb, {"source": source, "tables": ids, "priority": priority})
         for source, ids in wanted.items()
     ]
-    loads: dict[str, int] = {}
+    found: dict[str, int] = {}
     for request in asked:
-        loads |= wait_for_command(daemon, request, show)["loads"]
-    return loads
+        result = wait_for_command(daemon, request, show)
+        found |= result["loads"] if verb == "snapshot" else dict.fromkeys(result["tables"], 0)
+    return found
 
 
 def _by_source(config: Config, tables: list[str]) -> dict[str, list[list[str]]]:

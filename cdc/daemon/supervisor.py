@@ -24,7 +24,11 @@ DRAIN_SECONDS = 30.0
 READY_FOR_SECONDS = 30.0
 APPLY = "apply"
 #: Which child answers a verb; None: capture of the source that the arguments name.
-_VERBS = {"rebuild": APPLY, "apply_now": APPLY, "snapshot": None, "tables": None}
+_VERBS = {
+    "rebuild": APPLY,
+    "apply_now": APPLY,
+    **dict.fromkeys(("snapshot", "pause", "resume", "cancel", "tables")),
+}
 
 
 class Supervisor:

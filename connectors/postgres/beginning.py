@@ -128,7 +128,9 @@ class Beginning:
         records = [load.record for load in loads]
         control = [record for load in loads for record in self._book.now(load, state=ABANDONED)]
         for record in records:
-            following = self._loads[record.id] = self.intended(record.id, hashed=True)
+            following = self._loads[record.id] = self.intended(
+                record.id, hashed=True, priority=record.priority
+            )
             control += self._book.now(following)
             following.written = True
         self._book.commit(control)
@@ -165,19 +167,38 @@ class Beginning:
             code=error.code,
             reason=error.message,
         )
+        following = self.intended(record.id, record.attempt + 1, priority=record.priority)
+        self._abandon(load, following)
+
+    def cancel(self, load: Load) -> None:
+        """Abandon a load of a table that stays as it is."""
+        log.warning("the load is cancelled", table=self._settings.name_of(load.record.id))
+        self._abandon(load, None)
+
+    def _abandon(self, load: Load, following: Load | None) -> None:
+        record = load.record
         self._ports.copier.cancel(load.key)
         if load.schema is not None:
             self._ports.router.end_spool(load.schema.relid)
-        abandoned = self._book.now(load, state=ABANDONED)
-        self._loads[record.id] = following = self.intended(record.id, record.attempt + 1)
-        self._book.commit([*abandoned, *self._book.now(following)])
-        following.written = True
+        control = self._book.now(load, state=ABANDONED)
+        if following is None:
+            del self._loads[record.id]
+        else:
+            self._loads[record.id] = following
+            control += self._book.now(following)
+            following.written = True
+        self._book.commit(control)
         for topic in topics_of([record]):
             self._ports.writer.forget(topic)
         self._ports.admin.delete_topics(topics_of([record]))
 
-    def intended(self, id: TableId, attempt: int = 0, *, hashed: bool = False) -> Load:
+    def intended(
+        self, id: TableId, attempt: int = 0, *, hashed: bool = False, priority: int = 0
+    ) -> Load:
         """The next load of a table, of which nothing exists yet."""
         number = self._numbers[id] = self._numbers.get(id, 0) + 1
-        record = intended_load(self._settings, id, number, attempt=attempt, hashed=hashed)
-        return Load(record)
+        return Load(
+            intended_load(
+                self._settings, id, number, attempt=attempt, hashed=hashed, priority=priority
+            )
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from cdc.control import TableRecord
 from cdc.daemon.channel import ChildChannel, Command
@@ -16,7 +16,8 @@ from connectors.postgres.loads import Loads
 class CaptureCommands:
     """Takes commands and tells how far they are.
 
-    ``snapshot {"tables": [[schema, table], …]}``: a new load of each; done when all are Ready.
+    ``snapshot {"tables": [[schema, table], …], "priority": 0}``: a new load of each; done when
+    all are Ready. ``pause``, ``resume`` and ``cancel {"tables": …}``: their loads.
     ``tables {"tables": [[schema, table], …]}``: capture these tables; done when that is in
     control, before new ones are loaded.
 
@@ -28,7 +29,8 @@ class CaptureCommands:
     def __init__(self, settings: CaptureSettings, channel: ChildChannel) -> None:
         self._settings = settings
         self._channel = channel
-        self._asked: dict[str, tuple[Command, tuple[TableId, ...]]] = {}
+        # Commands that wait for loads, with the loads' numbers.
+        self._asked: dict[str, tuple[Command, dict[TableId, int]]] = {}
         self._tables: tuple[Command, CaptureSettings] | None = None
         #: Rows of loads, as far as they are copied.
         self.rows: dict[TableId, int] = {}
@@ -45,17 +47,34 @@ class CaptureCommands:
                 self._begin(command, loads)
             except ConfigError as error:
                 self._channel.failed(command, error)
-        for command, ids in list(self._asked.values()):
-            if left := ids if loads is None else loads.under_way(ids):
-                self._channel.progress(command, left=len(left), rows=self._rows(ids))
-                continue
-            del self._asked[command.id]
-            if gone := [self._settings.name_of(id) for id in ids if id not in records]:
-                why = "the table is not captured any more"
-                self._channel.failed(command, ConfigError("table_removed", why, table=gone[0]))
+        for command, numbers in list(self._asked.values()):
+            if left := list(numbers) if loads is None else loads.under_way(numbers):
+                rows = {self._settings.name_of(id): self.rows.get(id, 0) for id in numbers}
+                self._channel.progress(command, left=len(left), rows=rows)
             else:
-                done = {self._settings.name_of(id): records[id].load for id in ids}
-                self._channel.done(command, {"loads": done})
+                del self._asked[command.id]
+                self._end(command, numbers, records)
+
+    def _end(
+        self,
+        command: Command,
+        numbers: Mapping[TableId, int],
+        records: Mapping[TableId, TableRecord],
+    ) -> None:
+        """Nothing that the command waits for is under way any more."""
+        for id, number in numbers.items():
+            record = records.get(id)
+            if record is None or record.load < number:
+                code, why = (
+                    ("table_removed", "the table is not captured any more")
+                    if record is None
+                    else ("load_cancelled", f"load {number} of the table was cancelled")
+                )
+                error = ConfigError(code, why, table=self._settings.name_of(id))
+                self._channel.failed(command, error)
+                return
+        done = {self._settings.name_of(id): records[id].load for id in numbers}
+        self._channel.done(command, {"loads": done})
 
     @property
     def tables_wanted(self) -> bool:
@@ -78,7 +97,7 @@ class CaptureCommands:
         self._channel.done(command, {"tables": [settings.name_of(id) for id in settings.tables]})
 
     def _begin(self, command: Command, loads: Loads | None) -> None:
-        if command.verb not in ("snapshot", "tables"):
+        if command.verb not in ("snapshot", "tables", "pause", "resume", "cancel"):
             raise ConfigError("unknown_verb", f"capture has no command {command.verb!r}")
         if loads is None:
             raise ConfigError(
@@ -90,10 +109,13 @@ class CaptureCommands:
                 raise ConfigError("busy", "the tables are being changed already")
             self._tables = command, dataclasses.replace(self._settings, tables=ids)
             return
-        loads.request(ids)
-        for id in ids:
-            self.rows[id] = 0
-        self._asked[command.id] = command, ids
-
-    def _rows(self, ids: Sequence[TableId]) -> dict[str, int]:
-        return {self._settings.name_of(id): self.rows.get(id, 0) for id in ids}
+        if command.verb == "snapshot":
+            numbers = loads.request(ids, int(command.args.get("priority", 0)))
+            self._asked[command.id] = command, numbers
+            self.rows.update(dict.fromkeys(ids, 0))
+            return
+        if command.verb == "cancel":
+            loads.cancel(ids)
+        else:
+            loads.pause(ids, paused=command.verb == "pause")
+        self._channel.done(command, {"tables": [self._settings.name_of(id) for id in ids]})

@@ -41,6 +41,8 @@ class Load:
     replay: Replay | None = None
     #: Since when it waits for the frontier alone, monotonic seconds.
     waits_since: float | None = None
+    #: Somebody wants it to end.
+    cancelled: bool = False
     #: Why it has to begin anew.
     failed: CdcError | None = None
 

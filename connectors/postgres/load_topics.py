@@ -19,7 +19,13 @@ _AT_ONCE: Final = 200
 
 
 def intended_load(
-    settings: CaptureSettings, id: TableId, number: int, *, attempt: int = 0, hashed: bool = False
+    settings: CaptureSettings,
+    id: TableId,
+    number: int,
+    *,
+    attempt: int = 0,
+    hashed: bool = False,
+    priority: int = 0,
 ) -> LoadRecord:
     """The record of a load of which nothing exists yet."""
     names = (settings.topic_prefix, settings.source, *id, number)
@@ -35,6 +41,7 @@ def intended_load(
         spool=spool_topic(*names, hashed=hashed),
         attempt=attempt,
         hashed=hashed,
+        priority=priority,
     )
 
 

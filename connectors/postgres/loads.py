@@ -26,11 +26,7 @@ from cdc.load import (
 )
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from cdc.states import (
-    COPYING,
-    INTENDED,
-    REPLAYING,
-)
+from cdc.states import COPYING, INTENDED, READY, REPLAYING
 from connectors.postgres.beginning import Beginning
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.chunk_marks import left_of, mark
@@ -112,6 +108,7 @@ class Loads:
         resting = time.monotonic() < self._rest_until
         return any(
             load.failed is not None
+            or load.cancelled
             or load.record.state == INTENDED
             or (load.record.state == REPLAYING and not resting)
             for load in self._loads.values()
@@ -140,8 +137,11 @@ class Loads:
 
     # --- what others want ---
 
-    def request(self, ids: Sequence[TableId]) -> None:
+    def request(self, ids: Sequence[TableId], priority: int = 0) -> dict[TableId, int]:
         """Begin a new load of tables, at the next border; a table that is Ready stays so.
+
+        Returns:
+            The numbers of the loads.
 
         Raises:
             ConfigError: ``unknown_table``, or ``load_under_way``: nothing is begun.
@@ -163,7 +163,52 @@ class Loads:
                     remedy="cdc status shows how far it is",
                 )
         for id in ids:
-            self._loads[id] = self._beginning.intended(id)
+            self._loads[id] = self._beginning.intended(id, priority=priority)
+        return {id: self._loads[id].record.load for id in ids}
+
+    def pause(self, ids: Sequence[TableId], *, paused: bool) -> None:
+        """Copy no more chunks of these tables, or go on with them; their events are spooled.
+
+        Raises:
+            ConfigError: ``no_load``: nothing is changed.
+        """
+        for load in self._under_way(ids):
+            if load.record.paused == paused:
+                continue
+            load.record = dataclasses.replace(load.record, paused=paused)
+            if load.written:
+                self._ports.router.control.append(load.record.to_key_value())
+            if paused:
+                self._ports.copier.cancel(load.key)
+                load.partial.clear()
+            elif load.clear and load.record.state == COPYING:
+                self._copy(load)
+
+    def cancel(self, ids: Sequence[TableId]) -> None:
+        """End loads of tables that are served without them, at the next border.
+
+        Raises:
+            ConfigError: ``no_load``, ``first_load``: nothing is changed.
+        """
+        loads = self._under_way(ids)
+        for load in loads:
+            if self._book.records[load.record.id].state != READY:
+                raise ConfigError(
+                    "first_load",
+                    "the table was never loaded; without this load it has no data",
+                    table=self._settings.name_of(load.record.id),
+                    remedy="take it out of cdc.yaml and run cdc reload, or pause the load",
+                )
+        for load in loads:
+            load.cancelled = True
+
+    def _under_way(self, ids: Sequence[TableId]) -> list[Load]:
+        for id in ids:
+            if id not in self._loads:
+                raise ConfigError(
+                    "no_load", "no load of the table is under way", table=self._settings.name_of(id)
+                )
+        return [self._loads[id] for id in ids]
 
     def drop(self, id: TableId) -> None:
         """A table is not captured any more; control says so already."""
@@ -226,8 +271,11 @@ class Loads:
         Raises:
             CdcError: From Postgres or Kafka.
         """
-        for load in [load for load in self._loads.values() if load.failed is not None]:
-            self._beginning.begin_again(load)
+        for load in list(self._loads.values()):
+            if load.cancelled:
+                self._beginning.cancel(load)
+            elif load.failed is not None:
+                self._beginning.begin_again(load)
         intended = [load for load in self._loads.values() if load.record.state == INTENDED]
         if intended:
             self._beginning.write_intents([load for load in intended if not load.written])
@@ -290,27 +338,32 @@ class Loads:
             )
             self._ports.router.control += [load.record.to_key_value()]
         for load in sorted(loads, key=lambda load: -load.record.chunks * load.record.step):
-            left = left_of(load.record)
-            if not left:
-                self._all_copied(load)
-                continue
-            record, schema = load.record, load.schema
-            table = self._book.records[record.id]
-            if schema is None or record.consistent_point is None or record.filenode is None:
-                raise LogError("schema_missing", "control lacks its load", table=str(record.id))
-            self._ports.copier.begin(
-                LoadTask(
-                    # Later versions come only with the replay, when nothing is left to copy.
-                    schema=schema,
-                    filenode=record.filenode,
-                    topic=record.topic,
-                    partitions=table.partitions,
-                    spool_from=record.consistent_point,
-                    plan=ChunkPlan(record.step, record.chunks),
-                    left=left,
-                )
+            if not load.record.paused:
+                self._copy(load)
+
+    def _copy(self, load: Load) -> None:
+        """Hand what is left of a load to the copier."""
+        left = left_of(load.record)
+        if not left:
+            self._all_copied(load)
+            return
+        record, schema = load.record, load.schema
+        if schema is None or record.consistent_point is None or record.filenode is None:
+            raise LogError("schema_missing", "control lacks its load", table=str(record.id))
+        self._ports.copier.begin(
+            LoadTask(
+                # Later versions come only with the replay, when nothing is left to copy.
+                schema=schema,
+                filenode=record.filenode,
+                topic=record.topic,
+                partitions=self._book.records[record.id].partitions,
+                spool_from=record.consistent_point,
+                plan=ChunkPlan(record.step, record.chunks),
+                left=left,
+                priority=record.priority,
             )
-            self._tell(load)
+        )
+        self._tell(load)
 
     def _chunk_done(self, load: Load, chunk: int, rows: int) -> None:
         load.partial.pop(chunk, None)

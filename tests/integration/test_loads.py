@@ -568,3 +568,47 @@ def test_tables_come_and_go_without_a_restart(loading, asking):
         loads = loads_of(source.control(), "a")
         assert [load.state for load in loads.values()] == [DONE, ABANDONED]
         assert daemon.answer(source, "again")["error"]["code"] == "table_removed"
+
+
+def test_a_load_is_paused_resumed_and_cancelled(loading, asking):
+    source, gate = loading(["a", "b"])
+    daemon = asking(source)
+    gate.open_to(2)
+    with source.running():
+        wait_copied(source, ["a", "b"], 2)
+        daemon.ask("pause", "a", verb="pause")
+        assert daemon.answer(source, "pause")["state"] == "done"
+        gate.open_to(10_000)
+        wait_state(source, "b", READY)
+        source.execute("update a set n = -1 where id in (1, 39)")
+        source.caught_up()
+        assert source.control().tables[TableId("public", "a")].state == SNAPSHOTTING
+        daemon.ask("first", "a", verb="cancel")
+        assert daemon.answer(source, "first")["error"]["code"] == "first_load"
+    # Also after a restart.
+    with source.running():
+        wait_state(source, "b", READY)
+        time.sleep(1)
+        record = source.control().tables[TableId("public", "a")]
+        assert record.state == SNAPSHOTTING
+        daemon = asking(source)
+    with source.running():
+        daemon.ask("resume", "a", verb="resume")
+        assert daemon.answer(source, "resume")["state"] == "done"
+        source.wait_ready(60)
+        gate.open_to(1)
+        before = source.control().tables[TableId("public", "b")]
+        daemon.ask("again", "b")
+        source.wait_until(lambda: 2 in loads_of(source.control(), "b"), 60, "the second load")
+        daemon.ask("cancel", "b", verb="cancel")
+        assert daemon.answer(source, "again")["error"]["code"] == "load_cancelled"
+        daemon.ask("none", "b", verb="cancel")
+        assert daemon.answer(source, "none")["error"]["code"] == "no_load"
+        source.execute("update b set n = -2 where id = 2")
+        source.caught_up()
+        assert source.control().tables[TableId("public", "b")] == before
+        assert_log_is_source(source, ["a", "b"])
+        assert [load.state for load in loads_of(source.control(), "b").values()] == [
+            DONE,
+            ABANDONED,
+        ]
