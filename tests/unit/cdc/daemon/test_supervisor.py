@@ -227,7 +227,10 @@ def test_commands_reach_apply_once_per_id(make, tmp_path):
         assert supervisor.submit("a", "rebuild", {"table": "s.public.t"}) is record
         with pytest.raises(ConfigError, match="another command"):
             supervisor.submit("a", "rebuild", {"table": "s.public.u"})
-        with pytest.raises(ConfigError, match="known: apply_now, rebuild, snapshot, stop"):
+        with pytest.raises(
+            ConfigError,
+            match="known: apply_now, cancel, pause, rebuild, resume, snapshot, stop, tables",
+        ):
             supervisor.submit("b", "erase", {})
         supervisor.submit("c", "stop", {})
         await running
