@@ -7,10 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.support.stack import Stack, open_stack
 from tests.support.stages import Stages
+
+
+# A busy machine makes any example slow now and then; pytest's own timeout bounds a test.
+hypothesis.settings.register_profile("cdc", deadline=None)
+hypothesis.settings.load_profile("cdc")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
