@@ -13,7 +13,6 @@ import pytest
 from tests.support.stack import Stack, open_stack
 from tests.support.stages import Stages
 
-
 # A busy machine makes any example slow now and then; pytest's own timeout bounds a test.
 hypothesis.settings.register_profile("cdc", deadline=None)
 hypothesis.settings.load_profile("cdc")
