@@ -3,6 +3,7 @@
 import json
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -119,7 +120,7 @@ def test_a_table_is_loaded_anew_while_it_is_served(stack, database, topic_prefix
         before = replica()
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(pipeline.cli, "snapshot", "shop.public.t", "--json")
-            answers = []
+            answers: list[Any] = []
             while not asked.done():
                 sql(f"update t set n = n + 1 where id = {len(answers) + 1}")
                 pipeline.wait_captured(watch="daemon")

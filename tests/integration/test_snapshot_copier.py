@@ -1,5 +1,6 @@
 """Chunks of tables into their topics, on a real server and broker."""
 
+import dataclasses
 import subprocess
 import threading
 import time
@@ -9,7 +10,7 @@ import psycopg
 import pytest
 
 from cdc.errors import SourceRefused
-from cdc.load import ChunkDone, ChunkPlan, LoadTask, Written
+from cdc.load import ChunkDone, ChunkPlan, Written
 from cdc.log.partition import partition_of
 from cdc.names import TableId
 from cdc.position import snapshot_position
@@ -128,7 +129,7 @@ def test_only_what_is_left_is_copied_and_no_transaction_stays_open(
         "select id from big where ctid >= %s::tid and ctid < %s::tid or ctid >= %s::tid",
         (f"({first},0)", f"({end},0)", f"({task.plan.blocks(last)[0]},0)"),
     ).fetchall()
-    part = LoadTask(*[getattr(task, name) for name in task.__slots__[:-1]], left=(last, 1))
+    part = dataclasses.replace(task, left=(last, 1))
     with closing(ChunkCopier(copy_settings(stack.bootstrap, database, workers=1))) as copier:
         copier.begin(part)
         copied = copy_until(copier)
@@ -248,7 +249,7 @@ def test_cancel_leaves_nothing_that_writes(stack, source, database, topic_prefix
         # The same load may go on later.
         done = copied.rows[tasks[0].key]
         left = tuple(c for c in tasks[0].left if c not in done)
-        copier.begin(LoadTask(*[getattr(tasks[0], n) for n in LoadTask.__slots__[:-1]], left=left))
+        copier.begin(dataclasses.replace(tasks[0], left=left))
         copy_until(copier, copied=copied)
     assert copied.total(tasks[0]) == 30_000
     ids = {r.after["id"] for r in records_of(stack.bootstrap, tasks[0])}

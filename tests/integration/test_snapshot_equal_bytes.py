@@ -56,7 +56,7 @@ def test_snapshot_and_stream_write_equal_bytes(database):
     with closing(open_session(database, "cdc equal snapshot")) as session:
         schema = read_tables(session, [TABLE])[TABLE].schema(1, Position(EPOCH, 0, 0))
         assert {c.type_oid for c in schema.columns} == set(CODECS)
-        filenode = session.execute("select pg_relation_filenode('public.t')").fetchone()[0]
+        ((filenode,),) = session.execute("select pg_relation_filenode('public.t')").fetchall()
         plan = ChunkPlan(1000, 1)
         begin_chunk(session, LoadTask(schema, filenode, "t", 1, POINT, plan, (0,)))
         encoder = RowEncoder(schema, Origin("0", "shop", "db"))

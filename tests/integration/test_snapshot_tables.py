@@ -151,7 +151,7 @@ def test_done_chunks_need_no_permission_and_others_fail_with_a_remedy(
         copy_until(copier, copied=copied)
         error = copied.failed[task.key].error
         assert (error.code, error.table) == ("no_permission", "shop.public.big")
-        assert "SELECT" in error.remedy
+        assert "SELECT" in str(error.remedy)
         source.execute(f"grant select on big to {reader['user']}")
         again = copy_until_done(copier, dataclasses.replace(task, left=task.left[1:]))
     assert copied.total(task) + again.total(task) == ROWS

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
+from typing import Any
 
 import psutil
 import psycopg
@@ -33,6 +35,17 @@ def source(database):
             f"insert into big select i, repeat('x', 60) from generate_series(1, {ROWS}) i"
         )
         yield connection
+
+
+def hear(said, worker):
+    """All that a worker has said so far."""
+    said.extend(worker.read())
+    return said
+
+
+def look_for_copies(database, found, _copied):
+    found.extend(sessions(database, "COPY%"))
+    return found
 
 
 def all_there(stack, task):
@@ -85,8 +98,8 @@ def test_a_worker_that_wakes_after_its_replacement_finished_writes_nothing(
             copied = copy_until(copier)
         assert copied.total(task) == ROWS
         psutil.Process(zombie.pid).resume()
-        said = []
-        wait_until(lambda: said.extend(zombie.read()) or None in said, 60)
+        said: list[Any] = []
+        wait_until(lambda: None in hear(said, zombie), 60)
     finally:
         zombie.kill()
     assert not [m for m in said if isinstance(m, RowsWritten)]
@@ -116,7 +129,7 @@ def test_a_chunk_at_which_workers_die_again_and_again_fails_its_load(
     source.execute("create table good (id int primary key); insert into good values (1)")
     bad, good = load_tasks(source, stack.bootstrap, topic_prefix, ["big", "good"])
     settings = copy_settings(stack.bootstrap, database, workers=1, rows_per_second=3000)
-    killed = set()
+    killed: set[Any] = set()
 
     def kill(_copied):
         if sessions(database, "COPY%") and len(killed) < 5:
@@ -144,9 +157,7 @@ def test_a_session_that_is_ended_is_no_failure_of_the_load(stack, source, databa
         copier.begin(task)
         for _ in range(2):
             found: list[int] = []
-            copied = copy_until(
-                copier, lambda _, f=found: f.extend(sessions(database, "COPY%")) or f
-            )
+            copied = copy_until(copier, partial(look_for_copies, database, found))
             for pid in found:
                 source.execute("select pg_terminate_backend(%s)", (pid,))
             copy_until(copier, lambda _: not sessions(database, "COPY%"), copied=copied)

@@ -2,6 +2,7 @@
 
 import random
 from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pyarrow as pa
@@ -85,10 +86,9 @@ def test_histories(monkeypatch, chunk):
     unsent = moved = truncated = 0
     for _ in range(400):
         history = random_history(rng.randrange(10**9))
-        start = rng.choice([None, *history.states])
+        state = rng.choice([None, *history.states])
         end = history.states[-1][0]
-        rows = {} if start is None else start[1]
-        start = None if start is None else start[0]
+        start, rows = (None, {}) if state is None else state
         truncate = history.newest_truncate(end)
         bounds = Bounds(start, end, truncate)
         records = sorted(history.records, key=lambda r: r.offset)
@@ -96,7 +96,9 @@ def test_histories(monkeypatch, chunk):
             key: (None if o.row is None else settle(o.row, rows), o.position.lsn)
             for key, o in fold(records, end, truncate, start=start).items()
         }
-        tables, read = fold_in_driver(Log(records, rng), plan_of(bounds), Held(rows), 1 << 30)
+        tables, read = fold_in_driver(
+            cast(Any, Log(records, rng)), plan_of(bounds), Held(rows), 1 << 30
+        )
         assert read >= len(records)
         found = {}
         for row in (row for table in tables for row in table.to_pylist()):

@@ -9,14 +9,13 @@ from typing import Any
 import psutil
 import psycopg
 
-from cdc.envelope import LogRecord
 from cdc.load import LoadTask
 from cdc.log.admin import LogAdmin
 from cdc.log.reader import LogReader
 
 
-def records_of(bootstrap: str, task: LoadTask) -> Iterator[LogRecord]:
-    """All committed records of a load's topic."""
+def records_of(bootstrap: str, task: LoadTask) -> Iterator[Any]:
+    """All committed LogRecords of a load's topic; those of a load have an image."""
     ends = LogAdmin(bootstrap).offsets(task.topic)
     with LogReader(bootstrap) as reader:
         for partition, offsets in ends.items():

@@ -146,7 +146,7 @@ class Copied:
 
 def copy_until(
     copier: Copier,
-    condition: Callable[[Copied], bool] | None = None,
+    condition: Callable[[Copied], object] | None = None,
     *,
     copied: Copied | None = None,
     seconds: float = 60,

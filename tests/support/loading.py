@@ -6,6 +6,7 @@ import contextlib
 import random
 import threading
 import time
+from typing import Any
 
 import psycopg
 
@@ -53,7 +54,7 @@ class Loading(Pipeline):
 
         The load must not be over before.
         """
-        found = []
+        found: list[Any] = []
 
         def marked():
             if revive:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
@@ -72,7 +73,7 @@ class _Table:
     load: int = 1
     topic_id: str = ""
     consistent_point: int = 0
-    rows: dict = field(default_factory=dict)
+    rows: dict[Any, Any] = field(default_factory=dict)
     encoder: RowEncoder = field(init=False)
 
     def __post_init__(self):
@@ -172,7 +173,7 @@ class LogGen:
         id, before = schema.id, self.tables[schema.id]
         load = before.load + 1
         schema = dataclasses.replace(schema, load=load)
-        topic = topic_name(self.prefix, self.source, *id, load)
+        topic = topic_name(self.prefix, self.source, id.schema, id.table, load)
         spec = table_topic(
             topic, partitions=before.partitions, replication_factor=1, history_ms=self.history_ms
         )

@@ -24,5 +24,5 @@ class SmallChunkCopier(snapshots.copier.ChunkCopier):
 
 if __name__ == "__main__":
     # capture_child imports it only when it runs.
-    snapshots.copier.ChunkCopier = SmallChunkCopier  # type: ignore[misc]
+    snapshots.copier.ChunkCopier = SmallChunkCopier  # type: ignore[assignment, misc]
     sys.exit(capture_child.main())

@@ -15,7 +15,12 @@ TAKEN = dataclasses.replace(TASK, left=())
 def pipe():
     read, write = os.pipe()
     ends = {read, write}
-    yield read, lambda data: os.write(write, data), lambda: (ends.discard(write), os.close(write))
+
+    def close():
+        ends.discard(write)
+        os.close(write)
+
+    yield read, lambda data: os.write(write, data), close
     for end in ends:
         os.close(end)
 

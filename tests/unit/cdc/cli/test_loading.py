@@ -1,5 +1,7 @@
 """What the daemon's children say of loads, laid over what control says."""
 
+from typing import Any
+
 from cdc.cli.loading import add_figures, load_figures
 from cdc.control import LoadRecord
 from cdc.load_progress import chunks_done, load_words
@@ -18,7 +20,10 @@ def load(state, **fields):
 
 
 def test_figures_of_the_same_load_are_taken():
-    children = [{"name": "capture", "loads": {"shop.public.orders": FIGURES}}, {"name": "apply"}]
+    children: list[Any] = [
+        {"name": "capture", "loads": {"shop.public.orders": FIGURES}},
+        {"name": "apply"},
+    ]
     assert load_figures(children) == {"shop.public.orders": FIGURES}
     sources = status(load=2, rows=1200, rows_per_second=None, seconds_left=None)
     add_figures(sources, children)
