@@ -387,7 +387,9 @@ class Capture:
     def _tick(self) -> None:
         if self._loads is not None and self._loads.active:
             self._loads.tick()
-        self._watch.tick()
+        if self._loads is not None:
+            # Not in a replay, as at its start.
+            self._watch.tick()
         now = time.monotonic()
         if now - self._reported >= _REPORT_EVERY_S:
             self._reported = now
