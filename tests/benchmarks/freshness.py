@@ -42,9 +42,7 @@ def run(rows: int = 20) -> dict[str, Any]:
             )
             with pipeline:
                 pipeline.start_capture()
-                pipeline.wait_until(
-                    lambda: pipeline.frontier() is not None, 60, "the first load", watch="capture"
-                )
+                pipeline.wait_captured()
                 return measure(pipeline, source, rows)
 
 
