@@ -29,6 +29,25 @@ summary() {
     printf 'all passed\n'
 }
 
+tests_of() {
+    .venv/bin/pytest "$@" "${options[@]}"
+    selected $?
+}
+
+faults_end() {
+    wait "$faults"
+    local code=$?
+    cat "$faults_log"
+    selected $code
+}
+
+# Options such as -k may leave nothing of one of the two runs, which pytest takes for a failure.
+selected() {
+    [[ $1 -eq 0 || ($1 -eq 5 && ${#options[@]} -gt 0) ]]
+}
+
+options=("$@")
+
 # Nothing of the rest can run without it.
 ./deploy/setup.sh || exit $?
 stages+=("$(printf '%-14s %5d s  ok' setup "$SECONDS")")
@@ -36,6 +55,12 @@ stages+=("$(printf '%-14s %5d s  ok' setup "$SECONDS")")
 stage lint .venv/bin/ruff check .
 stage format .venv/bin/ruff format --check .
 stage types .venv/bin/mypy
-# One process, so that one Postgres, one broker and one Spark session serve all of it.
-stage pytest .venv/bin/pytest tests/unit tests/properties tests/integration tests/faults "$@"
+# The fault tests have servers of their own, which they kill, and mostly wait: they run beside the
+# others. Those are one process, so that one Postgres, one broker and one Spark session serve all.
+faults_log=$(mktemp)
+.venv/bin/pytest tests/faults "$@" >"$faults_log" 2>&1 &
+faults=$!
+trap 'kill "$faults" 2>/dev/null; rm -f "$faults_log"' EXIT
+stage pytest tests_of tests/unit tests/properties tests/integration
+stage faults faults_end
 summary
