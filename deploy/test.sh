@@ -29,23 +29,40 @@ summary() {
     printf 'all passed\n'
 }
 
-tests_of() {
+# Runs pytest in the background: beside FOLDER
+beside() {
+    .venv/bin/pytest "tests/$1" "${options[@]}" >"$logs/$1" 2>&1 &
+    running[$1]=$!
+}
+
+# Waits for one of those, and shows what it said.
+end_of() {
+    wait "${running[$1]}"
+    local code=$?
+    cat "$logs/$1"
+    selected $code
+}
+
+here() {
     .venv/bin/pytest "$@" "${options[@]}"
     selected $?
 }
 
-faults_end() {
-    wait "$faults"
-    local code=$?
-    cat "$faults_log"
-    selected $code
-}
-
-# Options such as -k may leave nothing of one of the two runs, which pytest takes for a failure.
+# Options such as -k may leave nothing of one of the runs, which pytest takes for a failure.
 selected() {
     [[ $1 -eq 0 || ($1 -eq 5 && ${#options[@]} -gt 0) ]]
 }
 
+clean_up() {
+    for process in "${running[@]}"; do
+        kill "$process" 2>/dev/null
+    done
+    rm -rf "$logs"
+}
+
+declare -A running
+logs=$(mktemp -d)
+trap clean_up EXIT
 options=("$@")
 
 # Nothing of the rest can run without it.
@@ -55,12 +72,12 @@ stages+=("$(printf '%-14s %5d s  ok' setup "$SECONDS")")
 stage lint .venv/bin/ruff check .
 stage format .venv/bin/ruff format --check .
 stage types .venv/bin/mypy
-# The fault tests have servers of their own, which they kill, and mostly wait: they run beside the
-# others. Those are one process, so that one Postgres, one broker and one Spark session serve all.
-faults_log=$(mktemp)
-.venv/bin/pytest tests/faults "$@" >"$faults_log" 2>&1 &
-faults=$!
-trap 'kill "$faults" 2>/dev/null; rm -f "$faults_log"' EXIT
-stage pytest tests_of tests/unit tests/properties tests/integration
-stage faults faults_end
+# Most of these tests wait most of the time, so three runs share the machine: the fault tests, which
+# kill servers of their own; those of whole pipelines, of which one Spark session serves all that
+# need no more than that; and the rest. Each run has one Postgres and one broker.
+beside faults
+beside pipeline
+stage tests here tests/unit tests/properties tests/integration
+stage pipeline end_of pipeline
+stage faults end_of faults
 summary
