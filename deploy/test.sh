@@ -29,17 +29,11 @@ summary() {
     printf 'all passed\n'
 }
 
-# Runs pytest in the background: beside FOLDER
-beside() {
-    .venv/bin/pytest "tests/$1" "${options[@]}" >"$logs/$1" 2>&1 &
-    running[$1]=$!
-}
-
-# Waits for one of those, and shows what it said.
-end_of() {
-    wait "${running[$1]}"
+# Waits for the run in the background, and shows what it said.
+behind() {
+    wait "$background"
     local code=$?
-    cat "$logs/$1"
+    cat "$log"
     selected $code
 }
 
@@ -53,16 +47,6 @@ selected() {
     [[ $1 -eq 0 || ($1 -eq 5 && ${#options[@]} -gt 0) ]]
 }
 
-clean_up() {
-    for process in "${running[@]}"; do
-        kill "$process" 2>/dev/null
-    done
-    rm -rf "$logs"
-}
-
-declare -A running
-logs=$(mktemp -d)
-trap clean_up EXIT
 options=("$@")
 
 # Nothing of the rest can run without it.
@@ -72,12 +56,12 @@ stages+=("$(printf '%-14s %5d s  ok' setup "$SECONDS")")
 stage lint .venv/bin/ruff check .
 stage format .venv/bin/ruff format --check .
 stage types .venv/bin/mypy
-# Most of these tests wait most of the time, so three runs share the machine: the fault tests, which
-# kill servers of their own; those of whole pipelines, of which one Spark session serves all that
-# need no more than that; and the rest. Each run has one Postgres and one broker.
-beside faults
-beside pipeline
+# Most of these tests wait most of the time, so two runs share the machine. Each has one Postgres,
+# one broker and one Spark session for all tests that need no more than that.
+log=$(mktemp)
+.venv/bin/pytest tests/pipeline tests/faults "${options[@]}" >"$log" 2>&1 &
+background=$!
+trap 'kill "$background" 2>/dev/null; rm -f "$log"' EXIT
 stage tests here tests/unit tests/properties tests/integration
-stage pipeline end_of pipeline
-stage faults end_of faults
+stage pipelines behind
 summary
