@@ -67,7 +67,8 @@ def test_rebuild_while_writes_go_on_and_readers_read(pipeline):
     reader.start()
     try:
         with workload.Writers(pipeline.conninfo, writers=1, seed=9, pause=0.005):
-            done = pipeline.cli("rebuild", "shop.public.accounts_a", "--from-offset", "0", "--json", timeout=400)
+            words = ("rebuild", "shop.public.accounts_a", "--from-offset", "0", "--json")
+            done = pipeline.cli(*words, timeout=400)
             time.sleep(1)
     finally:
         stop.set()
