@@ -165,7 +165,9 @@ class ApplyLoop:
         from spark_jobs.rebuild import rebuild_table, replica_name
 
         try:
-            source, table = replica_name(self._config, str(command.args.get("table", "")))
+            # As it is now: tables come and go without a restart.
+            config = load_config(self._config.path)
+            source, table = replica_name(config, str(command.args.get("table", "")))
             result = rebuild_table(
                 self._applier,
                 source,
