@@ -147,7 +147,10 @@ class Churn:
                 )
             case 3:
                 connection.execute(
-                    "update big set id = id + %s where id = %s", (10 * self._rows, some)
+                    "update big set id = %s where id = %s"
+                    # It may have moved there before, and another have come after it.
+                    " and not exists (select from big b where b.id = %s)",
+                    (moved := some + 10 * self._rows, some, moved),
                 )
             case 4:
                 connection.execute("update big set n = n + 1 where id = %s", (some,))
