@@ -177,9 +177,7 @@ class Beginning:
 
     def _abandon(self, load: Load, following: Load | None) -> None:
         record = load.record
-        self._ports.copier.cancel(load.key)
-        if load.schema is not None:
-            self._ports.router.end_spool(load.schema.relid)
+        self.leave(load)
         control = self._book.now(load, state=ABANDONED)
         if following is None:
             del self._loads[record.id]
@@ -188,9 +186,20 @@ class Beginning:
             control += self._book.now(following)
             following.written = True
         self._book.commit(control)
-        for topic in topics_of([record]):
+        self.remove_topics(record)
+
+    def leave(self, load: Load) -> None:
+        """From here on nothing is copied or spooled for a load."""
+        self._ports.copier.cancel(load.key)
+        if load.schema is not None:
+            self._ports.router.end_spool(load.schema.relid)
+
+    def remove_topics(self, record: LoadRecord) -> None:
+        """Delete the topics of a load that control says is abandoned."""
+        topics = topics_of([record])
+        for topic in topics:
             self._ports.writer.forget(topic)
-        self._ports.admin.delete_topics(topics_of([record]))
+        self._ports.admin.delete_topics(topics)
 
     def intended(
         self, id: TableId, attempt: int = 0, *, hashed: bool = False, priority: int = 0

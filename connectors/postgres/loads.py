@@ -33,11 +33,7 @@ from connectors.postgres.chunk_marks import left_of, mark
 from connectors.postgres.handover import Handover
 from connectors.postgres.load_barrier import Barrier
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
-from connectors.postgres.load_topics import (
-    damaged,
-    remove_left_over,
-    topics_of,
-)
+from connectors.postgres.load_topics import damaged, remove_left_over
 
 log = structlog.get_logger(__name__)
 
@@ -45,8 +41,6 @@ log = structlog.get_logger(__name__)
 _REPLAY_S: Final = 1.0
 #: Seconds between two borders of loads that replay, at the least.
 _LEAST_REST_S: Final = 0.1
-#: A table that is rewritten or altered again and again is given up after so many loads.
-_MOST_ATTEMPTS: Final = 5
 #: Another load would meet the same row.
 _OF_A_ROW: Final = frozenset({"bad_value", "record_too_large"})
 _BEGIN_AGAIN: Final = frozenset({"table_rewritten", "table_changed"})
@@ -215,12 +209,8 @@ class Loads:
         load = self._loads.pop(id, None)
         if load is None:
             return
-        self._ports.copier.cancel(load.key)
-        if load.schema is not None:
-            self._ports.router.end_spool(load.schema.relid)
-        for topic in topics_of([load.record]):
-            self._ports.writer.forget(topic)
-        self._ports.admin.delete_topics(topics_of([load.record]))
+        self._beginning.leave(load)
+        self._beginning.remove_topics(load.record)
 
     def join(self, control: ControlState) -> None:
         """Take up loads that were intended in control meanwhile."""
