@@ -16,7 +16,6 @@ import structlog
 
 from cdc.control import ControlState, TableRecord
 from cdc.daemon.channel import ChildChannel
-from cdc.errors import SourceRefused
 from cdc.load import LoadProgress, MakeCopier
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
@@ -55,7 +54,7 @@ from connectors.postgres.startcheck import (
 from connectors.postgres.stopping import StoppedAt, StopRequest
 from connectors.postgres.stream import Stream
 from connectors.postgres.stream_hooks import LONGEST_READ_S, StreamHooks
-from connectors.postgres.table_set import settle_tables
+from connectors.postgres.table_set import NothingChanged, settle_tables
 
 log = structlog.get_logger(__name__)
 
@@ -169,7 +168,10 @@ class Capture:
             self._writer = LogWriter(
                 producer, settings.control_topic, settings.frontier_topic, position
             )
-            control = settle_tables(settings, self._admin, self._writer, control)
+            try:
+                control = settle_tables(settings, self._admin, self._writer, control)
+            except NothingChanged as refused:
+                raise refused.error from None
             try:
                 self._run_stream(producer, control, position, stop_before=None)
             except StoppedAt as at:
@@ -185,9 +187,9 @@ class Capture:
         self._writer.advance(self._writer.end_lsn, self._writer.last, self._router.take_control())
         try:
             control = settle_tables(wanted, self._admin, self._writer, read_control(wanted))
-        except SourceRefused as error:
+        except NothingChanged as refused:
             self._settings = before
-            self._commands.tables_changed(error)
+            self._commands.tables_changed(refused.error)
             return
         now = captured_tables(control)
         for id in self._records.keys() - now.keys():

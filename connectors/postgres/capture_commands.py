@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cdc.control import TableRecord
 from cdc.daemon.channel import ChildChannel, Command
-from cdc.errors import ConfigError, SourceRefused
+from cdc.errors import CdcError, ConfigError
 from cdc.names import TableId
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.loads import Loads
@@ -85,7 +85,7 @@ class CaptureCommands:
         """The settings with the tables that were asked for; tell ``tables_changed`` next."""
         return None if self._tables is None else self._tables[1]
 
-    def tables_changed(self, error: SourceRefused | None) -> None:
+    def tables_changed(self, error: CdcError | None) -> None:
         """They are captured now, or were refused."""
         if self._tables is None:
             return

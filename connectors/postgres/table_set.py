@@ -16,7 +16,7 @@ import psycopg
 import structlog
 
 from cdc.control import ControlState, KeyValue, TableRecord
-from cdc.errors import SourceRefused
+from cdc.errors import CdcError, SourceRefused
 from cdc.failpoints import failpoint
 from cdc.log.admin import LogAdmin
 from cdc.names import TableId, quote_ident
@@ -36,6 +36,14 @@ from connectors.postgres.table_checks import Finding, table_problems
 log = structlog.get_logger(__name__)
 
 Connection = psycopg.Connection[Any]
+
+
+class NothingChanged(Exception):
+    """The tables stay as they are, because of ``error``."""
+
+    def __init__(self, error: CdcError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +165,6 @@ class TableSet:
                 for load in control.unfinished_loads()
                 if load.id == id
             ]
-            log.info("not captured any more", table=settings.name_of(id))
         for id in changes.new:
             number = 1 + max((n for table, n in control.loads if table == id), default=0)
             load = intended_load(settings, id, number)
@@ -170,7 +177,6 @@ class TableSet:
                 )
             table = TableRecord(id, ADDED, number, load.topic, None, settings.partitions)
             found += [table.to_key_value(), load.to_key_value()]
-            log.info("captured from now on", table=settings.name_of(id))
         return found
 
     def _execute(self, statement: str, doing: str) -> None:
@@ -191,8 +197,8 @@ def settle_tables(
         Control as it is then.
 
     Raises:
-        SourceRefused: A new table cannot be captured; nothing was changed.
-        CdcError: From Postgres or Kafka.
+        NothingChanged: The new tables cannot be captured, or not now.
+        CdcError: From Postgres or Kafka, after something was changed.
     """
     changes = table_changes(settings, control)
     removed = [r.id for r in control.tables.values() if r.state == REMOVED]
@@ -200,12 +206,19 @@ def settle_tables(
         return control
     with connect_sql(settings.conninfo) as connection:
         tables = TableSet(settings, connection, lambda names: [*admin.topic_ids(names)])
-        tables.publish(changes.new)
+        try:
+            records = tables.records(changes, control, writer.position)
+            tables.publish(changes.new)
+        except CdcError as error:
+            raise NothingChanged(error) from None
         failpoint("after_publishing")
-        records = tables.records(changes, control, writer.position)
         if records:
             writer.advance(writer.end_lsn, writer.last, records)
         failpoint("after_table_changes")
+        for id in changes.gone:
+            log.info("not captured any more", table=settings.name_of(id))
+        for id in changes.new:
+            log.info("captured from now on", table=settings.name_of(id))
         tables.unpublish({*removed, *changes.gone} - set(settings.tables))
     return read_control(settings) if records else control
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from cdc.daemon.channel import ChildChannel, LineBuffer, encode_line
+from cdc.log.admin import LogAdmin
+from cdc.log.topics import table_topic
 from cdc.names import TableId
 from cdc.states import ABANDONED, CATCHING_UP, DONE, READY, REMOVED, SNAPSHOTTING
 from connectors.postgres.handover import Handover
@@ -536,7 +538,7 @@ def wait_state(source, table, state):
     )
 
 
-def test_tables_come_and_go_without_a_restart(loading, asking):
+def test_tables_come_and_go_without_a_restart(stack, topic_prefix, loading, asking):
     source, gate = loading(["a", "b", "c"])
     daemon = asking(source)
     gate.open_to(10_000)
@@ -544,6 +546,16 @@ def test_tables_come_and_go_without_a_restart(loading, asking):
         source.wait_ready(60)
         daemon.ask("unknown", "a", "b", "nothing", verb="tables")
         assert daemon.answer(source, "unknown")["error"]["code"] == "table_missing"
+        # Also what is refused late leaves everything as it is.
+        taken = f"{topic_prefix}{SOURCE}.public.c"
+        LogAdmin(stack.bootstrap).create_topics(
+            [table_topic(taken, partitions=1, replication_factor=1, history_ms=1000)]
+        )
+        daemon.ask("taken", "a", "b", "c", verb="tables")
+        assert daemon.answer(source, "taken")["error"]["code"] == "topic_exists"
+        published = "select tablename::text from pg_publication_tables order by 1"
+        assert source.rows(published) == [("a",), ("b",)]
+        LogAdmin(stack.bootstrap).delete_topics([taken])
         daemon.ask("three", "a", "b", "c", verb="tables")
         names = [f"{SOURCE}.public.{table}" for table in "abc"]
         assert daemon.answer(source, "three")["result"] == {"tables": names}
