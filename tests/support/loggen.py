@@ -103,6 +103,7 @@ class LogGen:
         self.since_full = 0
         self.full_every = 50
         self.control_end = 0
+        self.frontier_end = 0
         self.admin = LogAdmin(bootstrap)
         self.producer = TransactionalProducer(bootstrap, f"{prefix}{source}.capture")
         self.producer.init()
@@ -147,7 +148,7 @@ class LogGen:
             records.append(self._table_record(schema.id, states.SNAPSHOTTING).to_key_value())
         self.producer.begin()
         self._control(records)
-        self.producer.commit()
+        self._commit()
 
     def load(self, rows, *, remember=True):
         """Snapshot rows, tables Ready, and the first full frontier."""
@@ -166,7 +167,7 @@ class LogGen:
         self._take_ends()
         self._control(records)
         self._frontier(None, full=True)
-        self.producer.commit()
+        self._commit()
 
     def begin_load(self, schema, rows):
         """The next load of a Ready table: copied whole, and not yet what readers use."""
@@ -186,7 +187,7 @@ class LogGen:
         record = self._load_record(id, table, states.COPYING, rows=len(rows))
         self._control([schema_key_value(schema), record.to_key_value()])
         self._frontier(None, full=True)
-        self.producer.commit()
+        self._commit()
 
     def switch(self, id):
         """The load that was begun is done: one transaction changes the table's topic."""
@@ -201,7 +202,7 @@ class LogGen:
             ]
         )
         self._frontier(None)
-        self.producer.commit()
+        self._commit()
 
     def set_load(self, id, number, **fields):
         """A load's control record; the frontier moves with it."""
@@ -210,7 +211,7 @@ class LogGen:
         self.producer.begin()
         self._control([dataclasses.replace(record, **fields).to_key_value()])
         self._frontier(None)
-        self.producer.commit()
+        self._commit()
 
     def transaction(self, *changes, gap=8):
         """One source transaction as one Kafka transaction; returns the new frontier."""
@@ -247,7 +248,7 @@ class LogGen:
         if records:
             self._control(records)
         self._frontier(LastTransaction(start, self.xid, commit_us))
-        self.producer.commit()
+        self._commit()
 
     def _records(self, table, rows, change, txn, ordinal):
         encoder = table.encoder
@@ -283,7 +284,7 @@ class LogGen:
         self.lsn += by
         self.producer.begin()
         self._frontier(None)
-        self.producer.commit()
+        self._commit()
 
     def alter(self, schema):
         """A new schema version, from the next transaction on."""
@@ -291,7 +292,7 @@ class LogGen:
         self.tables[schema.id].use(schema)
         self.producer.begin()
         self._control([schema_key_value(schema)])
-        self.producer.commit()
+        self._commit()
         return schema
 
     def set_state(self, id, state, **fields):
@@ -300,7 +301,7 @@ class LogGen:
         record = dataclasses.replace(self._table_record(id, state), **fields)
         self._control([record.to_key_value()])
         self._frontier(None)
-        self.producer.commit()
+        self._commit()
 
     # --- inside ---
 
@@ -332,7 +333,7 @@ class LogGen:
             if number % _LOAD_ROWS == 0:
                 # Kafka ends a transaction that is open for longer than a minute.
                 self._take_ends()
-                self.producer.commit()
+                self._commit()
                 self.producer.begin()
             key, value, headers = table.encoder.snapshot_row(row, fields)
             self._send(table, key, value, headers)
@@ -353,6 +354,13 @@ class LogGen:
         topic = control_topic(self.prefix, self.source)
         for key, value in records:
             self.control_end = self.producer.send_reported(topic, 0, key, value)
+
+    def _commit(self):
+        """Commit, and wait like capture until readers can see the frontier that came with it."""
+        self.producer.commit()
+        topic = frontier_topic(self.prefix, self.source)
+        while self.admin.offsets_of({topic: 1})[topic][0].last_stable < self.frontier_end:
+            time.sleep(0.001)
 
     def _frontier(self, last, full=False):
         full = full or self.full_at is None or self.since_full >= self.full_every
@@ -377,7 +385,7 @@ class LogGen:
             ends=everything if full else touched,
         )
         topic = frontier_topic(self.prefix, self.source)
-        end = self.producer.send_reported(topic, 0, None, record.to_value())
+        end = self.frontier_end = self.producer.send_reported(topic, 0, None, record.to_value())
         self._touched = {}
         self.since_full = 0 if full else self.since_full + 1
         if full:
