@@ -102,6 +102,8 @@ class TableRecord(_Record):
         relid: The table's OID.
         filenode: ``pg_relation_filenode``.
         pub_rel: oid and xmin of the table's row in pg_publication_rel.
+        aside: When Errored while the source goes on without it: ``reload`` or ``wait``, see
+            ``cdc.states``; None: the source itself is stopped.
     """
 
     id: TableId
@@ -117,6 +119,7 @@ class TableRecord(_Record):
     relid: int | None = None
     filenode: int | None = None
     pub_rel: dict[str, int] | None = None
+    aside: str | None = None
 
     _positions: ClassVar[tuple[str, ...]] = ("ready_from", "last_good")
     _in_key: ClassVar[tuple[str, ...]] = ("id",)

@@ -11,7 +11,7 @@ from typing import Final
 
 # Added: in the publication, or about to be. Snapshotting: chunks are copied while its events
 # go to the spool. CatchingUp: the spool is replayed. Ready: the log is complete from ready_from
-# on. Errored: it stands at last_good, with reason and remedy.
+# on. Errored: it stands at last_good, with reason and remedy, until a new load makes it Ready.
 ADDED, SNAPSHOTTING, CATCHING_UP = "Added", "Snapshotting", "CatchingUp"
 READY, ERRORED, REMOVED = "Ready", "Errored", "Removed"
 
@@ -21,7 +21,7 @@ TABLE_TRANSITIONS: Final[Mapping[str, frozenset[str]]] = {
     SNAPSHOTTING: frozenset({ADDED, CATCHING_UP, ERRORED, REMOVED}),
     CATCHING_UP: frozenset({ADDED, READY, ERRORED, REMOVED}),
     READY: frozenset({ADDED, ERRORED, REMOVED}),
-    ERRORED: frozenset({ADDED, REMOVED}),
+    ERRORED: frozenset({ADDED, READY, REMOVED}),
     REMOVED: frozenset({ADDED}),
 }
 
@@ -30,6 +30,10 @@ TABLE_TRANSITIONS: Final[Mapping[str, frozenset[str]]] = {
 # replaying: all chunks are in. done: its topic is complete. abandoned: its topics are removed.
 INTENDED, COPYING, REPLAYING = "intended", "copying", "replaying"
 DONE, ABANDONED = "done", "abandoned"
+
+# What an Errored table that was set aside, while its source goes on, waits for: a new load begins
+# by itself as soon as the table can be captured; or somebody has to ask for it.
+RELOADS, WAITS = "reload", "wait"
 
 #: Each state of a load, and the states that may come after it.
 LOAD_TRANSITIONS: Final[Mapping[str, frozenset[str]]] = {

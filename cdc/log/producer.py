@@ -92,17 +92,17 @@ class TransactionalProducer(Closing):
         self._held: dict[tuple[str, int], Held] = {}
         self._tracker = EndTracker()
         self._half_limit = max_message_bytes // 2
-        self._client = ProducerClient(
-            bootstrap,
-            transactional_id,
-            security,
-            max_message_bytes=max_message_bytes,
-            queue_bytes=queue_bytes,
-            transaction_timeout=transaction_timeout,
-            waiting=waiting,
+        self._use(
+            ProducerClient(
+                bootstrap,
+                transactional_id,
+                security,
+                max_message_bytes=max_message_bytes,
+                queue_bytes=queue_bytes,
+                transaction_timeout=transaction_timeout,
+                waiting=waiting,
+            )
         )
-        self._producer = self._client.kafka
-        self._produce = self._producer.produce
 
     @property
     def spent(self) -> bool:
@@ -310,7 +310,15 @@ class TransactionalProducer(Closing):
         try:
             self._client.retried(self._producer.abort_transaction, _ABORT_SECONDS)
         except CLIENT_ERRORS as problem:
-            raise log_error(problem, "aborting a transaction") from None
+            if kafka_error(problem).code() != KafkaError.INVALID_TXN_STATE:
+                raise log_error(problem, "aborting a transaction") from None
+            log.debug("aborted before the broker knew of it", id=self.transactional_id)
+            # The one before was still being completed; the client takes that for a fatal error.
+            self._client.close()
+            self._use(self._client.again())
+            self._state = _NEW
+            self.init()
+            return
         self._state = _READY
 
     def too_large(self, key: bytes | None, value: bytes | None, headers: Headers | None) -> bool:
@@ -325,14 +333,14 @@ class TransactionalProducer(Closing):
             log.warning("abort at close failed", code=error.code)
         self._state = _SPENT
         self._clear()
-        try:
-            self._producer.purge()
-            self._producer.poll(0)
-        except CLIENT_ERRORS as problem:
-            # A fenced client says so at every call; there is nothing left to lose.
-            log.debug("client closed", reason=kafka_error(problem).name())
+        self._client.close()
 
     # --- inside ---
+
+    def _use(self, client: ProducerClient) -> None:
+        self._client = client
+        self._producer = client.kafka
+        self._produce = client.kafka.produce
 
     def _hand_over(
         self, topic: str, partition: int, held: Held, on_delivery: OnDelivery | None = None

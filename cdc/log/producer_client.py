@@ -6,6 +6,7 @@ when it is called again; an abortable error wants an abort; a fatal one ends the
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -55,6 +56,16 @@ class ProducerClient:
         waiting: Callable[[], None] | None,
     ) -> None:
         self._waiting = waiting
+        self._again = functools.partial(
+            ProducerClient,
+            bootstrap,
+            transactional_id,
+            security,
+            max_message_bytes=max_message_bytes,
+            queue_bytes=queue_bytes,
+            transaction_timeout=transaction_timeout,
+            waiting=waiting,
+        )
         #: The newest error that the client reported by itself.
         self.last_error: KafkaError | None = None
         timeout_ms = int(transaction_timeout * 1000)
@@ -74,6 +85,19 @@ class ProducerClient:
                 "error_cb": self._on_error,
             }
         )
+
+    def again(self) -> ProducerClient:
+        """A new client like this one."""
+        return self._again()
+
+    def close(self) -> None:
+        """Throw away what is not sent; nothing is waited for."""
+        try:
+            self.kafka.purge()
+            self.kafka.poll(0)
+        except CLIENT_ERRORS as problem:
+            # A fenced client says so at every call; there is nothing left to lose.
+            log.debug("client closed", reason=kafka_error(problem).name())
 
     def retried(self, call: Callable[[float], Any], timeout: float) -> None:
         """Call again after each time slice and each retriable error, until ``timeout``.

@@ -8,16 +8,19 @@ from typing import Final
 
 import structlog
 
-from cdc.control import ControlState, KeyValue, LoadRecord, schema_key_value
-from cdc.errors import LogError, SourceRefused
+from cdc.control import ControlState, KeyValue, LoadRecord, TableRecord, schema_key_value
+from cdc.errors import CdcError, LogError, SourceRefused
 from cdc.failpoints import failpoint
+from cdc.load import LoadKey
 from cdc.names import TableId
 from cdc.position import snapshot_position
-from cdc.states import ABANDONED, COPYING, READY
+from cdc.states import ABANDONED, COPYING, ERRORED, READY, WAITS
+from connectors.postgres.aside import set_aside
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.load_catalog import pub_rel_of
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import create_topics, intended_load, topics_of
+from connectors.postgres.remedies import FIRST
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +52,8 @@ class Beginning:
         self._book = book
         self._loads = loads
         self._numbers: dict[TableId, int] = {}
+        #: Loads of this connection that could not be done, and why.
+        self.given_up: dict[LoadKey, CdcError] = {}
         for record in control.loads.values():
             self.count(record)
 
@@ -89,7 +94,11 @@ class Beginning:
             self._take_other_names(loads)
             return
         failpoint("after_topics")
-        definitions = ports.catalog.definitions([record.id for record in records])
+        definitions, refused = ports.catalog.definitions([record.id for record in records])
+        for load in loads:
+            if load.record.id in refused:
+                self.give_up(load, refused[load.record.id])
+        loads = [load for load in loads if load.record.id not in refused]
         point = ports.writer.end_lsn
         below = snapshot_position(ports.writer.position.epoch, point)
         changed: list[KeyValue] = []
@@ -108,9 +117,10 @@ class Beginning:
             ]
             table = self._book.records[record.id]
             if table.state != READY:
+                if table.state != ERRORED:
+                    table = dataclasses.replace(table, topic_id=ids[record.topic])
                 table = self._book.records[record.id] = dataclasses.replace(
                     table,
-                    topic_id=ids[record.topic],
                     relid=definition.relid,
                     filenode=definition.filenode,
                     pub_rel=pub_rel_of(definition),
@@ -149,18 +159,21 @@ class Beginning:
             self._ports.filenodes[schema.relid] = filenode
 
     def begin_again(self, load: Load) -> None:
-        """Abandon a load, and intend the next one of its table."""
+        """Abandon a load, and intend the next one of its table, unless that helps nothing."""
         error, record = load.failed, load.record
         if error is None:
             return
+        if isinstance(error, SourceRefused) or error.code in FIRST:
+            self.give_up(load, error)
+            return
         if record.attempt + 1 >= _MOST_ATTEMPTS:
-            raise SourceRefused(
+            many = SourceRefused(
                 "load_not_possible",
                 f"{record.attempt + 1} loads in a row had to begin anew; the last time: "
                 f"{error.message}",
-                table=self._settings.name_of(record.id),
-                remedy="leave the table's form as it is while it is loaded, then start again",
             )
+            self.give_up(load, many)
+            return
         log.warning(
             "the load begins anew",
             table=self._settings.name_of(record.id),
@@ -173,7 +186,35 @@ class Beginning:
     def cancel(self, load: Load) -> None:
         """Abandon a load of a table that stays as it is."""
         log.warning("the load is cancelled", table=self._settings.name_of(load.record.id))
+        table = self._book.records[load.record.id]
+        if table.state == ERRORED:
+            # Or the next one would begin by itself.
+            self._tell_of(dataclasses.replace(table, aside=WAITS))
         self._abandon(load, None)
+
+    def give_up(self, load: Load, error: CdcError) -> None:
+        """Abandon a load that cannot be done; a table that is served without it stays so."""
+        record = load.record
+        table, name = self._book.records[record.id], self._settings.name_of(record.id)
+        log.error("the load cannot be done", table=name, code=error.code, reason=error.message)
+        self.given_up[load.key] = error
+        if table.state != READY:
+            self._tell_of(set_aside(table, error, self._ports.writer.position, name))
+        self._abandon(load, None)
+
+    def still_aside(self, id: TableId, refused: CdcError) -> None:
+        """A table that was set aside cannot be captured yet, maybe for another reason."""
+        before, name = self._book.records[id], self._settings.name_of(id)
+        now = set_aside(before, refused, self._ports.writer.position, name)
+        now = dataclasses.replace(now, aside=before.aside)
+        if now != before:
+            log.error("still set aside", table=name, code=refused.code, reason=refused.message)
+            self._tell_of(now)
+
+    def _tell_of(self, table: TableRecord) -> None:
+        """Change a table with the next commit."""
+        self._book.records[table.id] = table
+        self._ports.router.control.append(table.to_key_value())
 
     def _abandon(self, load: Load, following: Load | None) -> None:
         record = load.record

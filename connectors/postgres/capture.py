@@ -1,35 +1,36 @@
 """Capture of one source: fence, begin or check, stream and load; stop the source where it must.
 
 start ── first start, unless there is a frontier ── start checks ── stream, and loads beside it
-└─ a change that cannot
-be captured: replay up to before its transaction, record Errored, end
+
+What cannot be captured: replay up to before its transaction and record Errored. If it is one
+table's, stream again without that table; else end.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 from typing import Final
 
 import structlog
 
 from cdc.control import ControlState, TableRecord
 from cdc.daemon.channel import ChildChannel
-from cdc.load import LoadProgress, MakeCopier
+from cdc.errors import SourceStopped
+from cdc.load import MakeCopier
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from cdc.states import ERRORED
+from connectors.postgres.aside import errored_records
 from connectors.postgres.capture_commands import CaptureCommands
+from connectors.postgres.capture_reports import CaptureReports
 from connectors.postgres.capture_settings import CaptureSettings, copy_settings
 from connectors.postgres.client import ReplicationClient, connect_sql
 from connectors.postgres.firststart import FirstStart, StartHooks
 from connectors.postgres.leftovers import free_slot
 from connectors.postgres.load_catalog import LoadCatalog
-from connectors.postgres.load_figures import LoadFigures
 from connectors.postgres.load_state import LoadPorts
 from connectors.postgres.loads import Loads
 from connectors.postgres.log_state import (
@@ -54,11 +55,10 @@ from connectors.postgres.startcheck import (
 from connectors.postgres.stopping import StoppedAt, StopRequest
 from connectors.postgres.stream import Stream
 from connectors.postgres.stream_hooks import LONGEST_READ_S, StreamHooks
-from connectors.postgres.table_set import NothingChanged, settle_tables
+from connectors.postgres.table_set import NothingChanged, publish_again, settle_tables
 
 log = structlog.get_logger(__name__)
 
-_REPORT_EVERY_S: Final = 1.0
 #: While tables are loaded, workers are listened to as often.
 _LOADING_READ_S: Final = 0.05
 
@@ -95,16 +95,15 @@ class Capture:
         self._reader: LogReader
         self._records: dict[TableId, TableRecord] = {}
         self._watch: SourceWatch
-        self._reported = 0.0
         self._loads: Loads | None = None
-        self._figures = LoadFigures(settings.name_of)
-        self._commands = CaptureCommands(settings, channel)
+        self._reports = CaptureReports(settings, channel)
+        self._commands = CaptureCommands(settings, channel, self._reports.rows)
 
     def run(self) -> None:
         """Capture until a stop is asked for.
 
         Raises:
-            SourceStopped: The source is stopped; Errored is recorded in control.
+            SourceStopped: The source is stopped; its tables are Errored in control.
             CdcError: Anything else; see the exit codes of ``capture_child``.
         """
         settings = self._settings
@@ -172,10 +171,17 @@ class Capture:
                 control = settle_tables(settings, self._admin, self._writer, control)
             except NothingChanged as refused:
                 raise refused.error from None
-            try:
-                self._run_stream(producer, control, position, stop_before=None)
-            except StoppedAt as at:
-                self._stop_source(producer, position, at)
+            while True:
+                try:
+                    self._run_stream(producer, control, position, stop_before=None)
+                    return
+                except StoppedAt as stopped:
+                    at = stopped
+                except SourceStopped as stopped:
+                    at = StoppedAt(None, stopped)
+                if not self._stop_at(producer, position, at):
+                    return
+                control = read_control(settings)
 
     def _change_tables(self, loads: Loads) -> None:
         """The same at a border, while everything else goes on."""
@@ -270,9 +276,10 @@ class Capture:
                         writer=self._writer,
                         replay_router=lambda table: router(tables={table.schema.id: table}),
                         filenodes=side.filenodes,
+                        publish=functools.partial(publish_again, settings),
                         keep_alive=stream.keep_alive,
                         ask_position=stream.ask_position,
-                        progress=self._load_progress,
+                        progress=self._reports.load,
                     ),
                     control,
                     self._records,
@@ -309,42 +316,39 @@ class Capture:
 
     # --- a change that cannot be captured ---
 
-    def _stop_source(
+    def _stop_at(
         self, producer: TransactionalProducer, position: LogPosition, at: StoppedAt
-    ) -> None:
-        """Complete the log up to before the transaction, and record that the source is stopped.
+    ) -> bool:
+        """Complete the log up to before the transaction, and record what is Errored from there on.
+
+        Returns:
+            Whether the source goes on without a table; if not, a stop was asked for meanwhile.
 
         Raises:
-            SourceStopped: Always, unless a stop was asked for meanwhile.
+            SourceStopped: It does not go on.
         """
-        log.error("the source has to stop", **at.stopped.to_json())
+        log.error("something cannot be captured", **at.stopped.to_json())
         self._writer.abort()
         while at.lsn is not None:
             # Schema versions and routes as of the frontier, not as the aborted part left them.
             control = read_control(self._settings)
             try:
                 if not self._run_stream(producer, control, position, stop_before=at.lsn):
-                    return
+                    return False
                 break
             except StoppedAt as earlier:
                 at = earlier
                 self._writer.abort()
-        stopped = at.stopped
-        last_good = self._writer.position
-        errored = [
-            dataclasses.replace(
-                record,
-                state=ERRORED,
-                last_good=last_good,
-                reason=f"{stopped.message} (code {stopped.code}, position {stopped.position})",
-                remedy=stopped.remedy,
-            ).to_key_value()
-            for id, record in self._records.items()
-            if stopped.table in (None, self._settings.name_of(id))
-        ]
-        self._writer.advance(self._writer.end_lsn, None, errored)
-        self._writer.write_offset()
-        raise stopped
+        stopped, good = at.stopped, self._writer.position
+        errored = errored_records(self._settings, self._records, stopped, good)
+        self._writer.advance(
+            self._writer.end_lsn, self._writer.last, [record.to_key_value() for record in errored]
+        )
+        if stopped.table is None:
+            self._writer.write_offset()
+            raise stopped
+        log.error("set aside", table=stopped.table, waits_for=[r.aside for r in errored])
+        return True
 
     # --- beside the loop ---
 
@@ -375,46 +379,21 @@ class Capture:
             if loading and not self._loads.active:
                 self._channel.state("streaming")
 
-    def _load_progress(self, progress: LoadProgress) -> None:
-        self._commands.rows[progress.table] = progress.rows
-        self._channel.state(
-            "loading",
-            table=self._settings.name_of(progress.table),
-            rows=progress.rows,
-            total=progress.estimate,
-            done=progress.done,
-            all_rows=sum(self._commands.rows.values()),
-        )
-
     def _tick(self) -> None:
-        if self._loads is not None and self._loads.active:
-            self._loads.tick()
         if self._loads is not None:
+            self._loads.tick()
             # Not in a replay, as at its start.
             self._watch.tick()
-        now = time.monotonic()
-        if now - self._reported >= _REPORT_EVERY_S:
-            self._reported = now
-            self._report()
+        if self._reports.due:
             self._answer_commands()
-
-    def _report(self) -> None:
-        stream = self._stream
-        if stream is None or not self._channel.connected:
-            return
-        # Not while a table was never Ready.
-        self._channel.ready(all(r.ready_from is not None for r in self._records.values()))
-        self._channel.metrics(
-            lag_bytes=stream.lag_bytes,
-            records=self._router.records,
-            transactions=stream.transactions,
-            commits=self._writer.commits,
-            position=str(self._writer.position),
-            changes={
-                self._settings.name_of(id): count for id, count in self._router.changes.items()
-            },
-            loads=self._figures.of(self._loads.loads if self._loads is not None else ()),
-        )
+            if self._stream is not None:
+                self._reports.report(
+                    self._stream,
+                    self._router,
+                    self._writer,
+                    self._records,
+                    self._loads.loads if self._loads is not None else (),
+                )
 
     def _answer_commands(self) -> None:
         self._commands.answer(self._loads, self._records)

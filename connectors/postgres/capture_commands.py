@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from cdc.control import TableRecord
 from cdc.daemon.channel import ChildChannel, Command
-from cdc.errors import CdcError, ConfigError
+from cdc.errors import CdcError, ConfigError, SourceRefused
 from cdc.names import TableId
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.loads import Loads
@@ -24,16 +24,18 @@ class CaptureCommands:
     Args:
         settings: Of the capture.
         channel: To the daemon.
+        rows: Of loads, as far as they are copied.
     """
 
-    def __init__(self, settings: CaptureSettings, channel: ChildChannel) -> None:
+    def __init__(
+        self, settings: CaptureSettings, channel: ChildChannel, rows: dict[TableId, int]
+    ) -> None:
         self._settings = settings
         self._channel = channel
         # Commands that wait for loads, with the loads' numbers.
         self._asked: dict[str, tuple[Command, dict[TableId, int]]] = {}
         self._tables: tuple[Command, CaptureSettings] | None = None
-        #: Rows of loads, as far as they are copied.
-        self.rows: dict[TableId, int] = {}
+        self._rows = rows
 
     def answer(self, loads: Loads | None, records: Mapping[TableId, TableRecord]) -> None:
         """Begin what was asked for since the last call, and report on the rest.
@@ -45,26 +47,32 @@ class CaptureCommands:
         for command in self._channel.commands():
             try:
                 self._begin(command, loads)
-            except ConfigError as error:
+            except (ConfigError, SourceRefused) as error:
                 self._channel.failed(command, error)
         for command, numbers in list(self._asked.values()):
             if left := list(numbers) if loads is None else loads.under_way(numbers):
-                rows = {self._settings.name_of(id): self.rows.get(id, 0) for id in numbers}
+                rows = {self._settings.name_of(id): self._rows.get(id, 0) for id in numbers}
                 self._channel.progress(command, left=len(left), rows=rows)
             else:
                 del self._asked[command.id]
-                self._end(command, numbers, records)
+                self._end(command, numbers, records, loads)
 
     def _end(
         self,
         command: Command,
         numbers: Mapping[TableId, int],
         records: Mapping[TableId, TableRecord],
+        loads: Loads | None,
     ) -> None:
         """Nothing that the command waits for is under way any more."""
         for id, number in numbers.items():
             record = records.get(id)
             if record is None or record.load < number:
+                reason = loads.why_ended(id, number) if loads is not None else None
+                if reason is not None:
+                    reason.table = self._settings.name_of(id)
+                    self._channel.failed(command, reason)
+                    return
                 code, why = (
                     ("table_removed", "the table is not captured any more")
                     if record is None
@@ -112,7 +120,7 @@ class CaptureCommands:
         if command.verb == "snapshot":
             numbers = loads.request(ids, int(command.args.get("priority", 0)))
             self._asked[command.id] = command, numbers
-            self.rows.update(dict.fromkeys(ids, 0))
+            self._rows.update(dict.fromkeys(ids, 0))
             return
         if command.verb == "cancel":
             loads.cancel(ids)

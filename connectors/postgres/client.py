@@ -100,6 +100,10 @@ class ReplicationClient(Closing):
         self._streaming = False
         self._ended = False  # the stream's end was seen; libpq says so only once
         self._end_reason: CdcError | None = None
+        if self._pg.parameter_status(b"server_encoding") == b"SQL_ASCII":
+            # Its bytes are of any encoding. Sent as they are, they are refused by us, who know
+            # which table they are of; the server would not say.
+            self._execute("SET client_encoding TO 'SQL_ASCII'", "set the encoding")
 
     def __repr__(self) -> str:
         state = (

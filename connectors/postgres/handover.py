@@ -137,6 +137,10 @@ class Handover:
                 topic=record.topic,
                 topic_id=record.topic_id,
                 ready_from=position,
+                last_good=None,
+                reason=None,
+                remedy=None,
+                aside=None,
             )
             book.records[record.id] = ready
             control.append(ready.to_key_value())

@@ -76,7 +76,7 @@ def check_leftovers(
         free_slot(connection, settings, slot, check)
     if settings.manage_publication:
         publication = inspect_publication(connection, settings.publication)
-        if publication is not None and differences(publication, settings.tables):
+        if publication is not None and differences(publication, settings.tables, managed=True):
             log.info("dropping the publication of an unfinished load", name=publication.name)
             drop_publication(connection, publication.name)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
+from cdc.errors import CdcError
 from cdc.names import TableId
 from connectors.postgres.catalog import TableDefinition, current_wal_lsn, read_tables
 from connectors.postgres.failures import mapped_errors
@@ -40,21 +41,23 @@ class LoadCatalog:
         self._connect = connect
         self._publication = publication
 
-    def definitions(self, tables: Sequence[TableId]) -> dict[TableId, TableDefinition]:
+    def definitions(
+        self, tables: Sequence[TableId]
+    ) -> tuple[dict[TableId, TableDefinition], dict[TableId, CdcError]]:
         """The tables as they are now.
 
+        Returns:
+            Those that can be loaded, and why the others cannot: gone, or not as a load needs it.
+
         Raises:
-            SourceRefused: One is gone, or is not as a load needs it; lists all findings.
             CdcError: As ``failures.server_error``.
         """
         found = read_tables(self._connect(), tables, self._publication)
-        problems: list[Finding] = []
+        refused = {}
         for id in tables:
             definition = found.get(id)
-            if definition is not None:
-                problems += table_problems(definition)
-            else:
-                problems.append(
+            if definition is None:
+                problems = [
                     Finding(
                         "table_missing",
                         str(id),
@@ -62,10 +65,12 @@ class LoadCatalog:
                         f"take {id} out of `tables` in cdc.yaml, or create it",
                         of_table=True,
                     )
-                )
-        if problems:
-            raise refusal(problems)
-        return found
+                ]
+            else:
+                problems = list(table_problems(definition))
+            if problems:
+                refused[id] = refusal(problems)
+        return {id: found[id] for id in tables if id not in refused}, refused
 
     def next_xid(self) -> int:
         """A transaction that begins to write from now on has at least this id (64 bits)."""

@@ -14,6 +14,7 @@ from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.schema import TableSchema
 from cdc.states import (
+    ERRORED,
     LOAD_TRANSITIONS,
     READY,
     TABLE_STATE_OF_LOAD,
@@ -70,6 +71,7 @@ class LoadPorts:
         writer: Of the log.
         replay_router: Makes a router for the replay of one table.
         filenodes: By relation id, of tables whose columns are as we know them.
+        publish: Checks a table and puts it into the publication, if it is not in it.
         keep_alive: Keeps Postgres informed while something takes long.
         ask_position: Makes a quiet server tell how far it is.
         progress: Told of rows that were copied.
@@ -83,6 +85,7 @@ class LoadPorts:
     writer: LogWriter
     replay_router: Callable[[RoutedTable], Router]
     filenodes: dict[int, int]
+    publish: Callable[[TableId], None]
     keep_alive: Callable[[], None]
     ask_position: Callable[[], None]
     progress: Callable[[LoadProgress], None]
@@ -108,8 +111,10 @@ class LoadBook:
         found = [load.record.to_key_value()]
         table = self.records[before.id]
         state = TABLE_STATE_OF_LOAD.get(load.record.state)
-        # A table becomes Ready only with the frontier from which on it is.
-        if table.state != READY and state is not None and state not in (table.state, READY):
+        # A table becomes Ready only with the frontier from which on it is; one that was set aside
+        # stays so until then.
+        follows = table.state not in (READY, ERRORED)
+        if follows and state is not None and state not in (table.state, READY):
             check_transition(TABLE_TRANSITIONS, table.state, state)
             table = dataclasses.replace(
                 table,

@@ -15,7 +15,14 @@ from typing import Final
 import structlog
 
 from cdc.control import ControlState, TableRecord
-from cdc.errors import CdcError, ConfigError, LogError, SourceRefused, SourceStopped
+from cdc.errors import (
+    CdcError,
+    ConfigError,
+    EnvironmentProblem,
+    LogError,
+    SourceRefused,
+    SourceStopped,
+)
 from cdc.load import (
     ChunkDone,
     ChunkPlan,
@@ -26,7 +33,7 @@ from cdc.load import (
 )
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from cdc.states import COPYING, INTENDED, READY, REPLAYING
+from cdc.states import COPYING, ERRORED, INTENDED, REPLAYING
 from connectors.postgres.beginning import Beginning
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.chunk_marks import left_of, mark
@@ -34,6 +41,8 @@ from connectors.postgres.handover import Handover
 from connectors.postgres.load_barrier import Barrier
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import damaged, remove_left_over
+from connectors.postgres.reloads import Reloads
+from connectors.postgres.remedies import FIRST
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +50,6 @@ log = structlog.get_logger(__name__)
 _REPLAY_S: Final = 1.0
 #: Seconds between two borders of loads that replay, at the least.
 _LEAST_REST_S: Final = 0.1
-#: Another load would meet the same row.
-_OF_A_ROW: Final = frozenset({"bad_value", "record_too_large"})
 _BEGIN_AGAIN: Final = frozenset({"table_rewritten", "table_changed"})
 
 
@@ -75,6 +82,7 @@ class Loads:
         self._ended = [record for record in control.loads.values() if not record.unfinished]
         self._barrier = Barrier(ports.catalog)
         self._rest_until = 0.0
+        self._reloads = Reloads(self._book)
         for load in self._loads.values():
             if load.record.state != INTENDED:
                 self._beginning.spool(load)
@@ -100,7 +108,7 @@ class Loads:
     def border_wanted(self) -> bool:
         """Whether ``at_border`` has something to do now."""
         resting = time.monotonic() < self._rest_until
-        return any(
+        return self._reloads.any_due or any(
             load.failed is not None
             or load.cancelled
             or load.record.state == INTENDED
@@ -139,6 +147,7 @@ class Loads:
 
         Raises:
             ConfigError: ``unknown_table``, or ``load_under_way``: nothing is begun.
+            SourceRefused: A table that was set aside still cannot be captured.
         """
         for id in ids:
             if id not in self._book.records:
@@ -156,6 +165,9 @@ class Loads:
                     table=self._settings.name_of(id),
                     remedy="cdc status shows how far it is",
                 )
+        for id in ids:
+            if self._book.records[id].state == ERRORED:
+                self._ports.publish(id)
         for id in ids:
             self._loads[id] = self._beginning.intended(id, priority=priority)
         return {id: self._loads[id].record.load for id in ids}
@@ -186,7 +198,7 @@ class Loads:
         """
         loads = self._under_way(ids)
         for load in loads:
-            if self._book.records[load.record.id].state != READY:
+            if self._book.records[load.record.id].ready_from is None:
                 raise ConfigError(
                     "first_load",
                     "the table was never loaded; without this load it has no data",
@@ -223,14 +235,19 @@ class Loads:
         """Those of the tables whose load is not done."""
         return [id for id in ids if id in self._loads]
 
+    def why_ended(self, id: TableId, number: int) -> CdcError | None:
+        """Why a load could not be done, if it could not."""
+        return self._beginning.given_up.get((id, number))
+
     # --- at any time ---
 
     def tick(self) -> None:
         """Go on with copying; called at least twice a second.
 
         Raises:
-            CdcError: A load cannot be done as things are; nothing of it is lost.
+            CdcError: Nothing can be copied as things are; nothing is lost.
         """
+        self._reloads.look(self._loads)
         if not self._loads:
             return
         for event in self._ports.copier.poll():
@@ -244,7 +261,8 @@ class Loads:
                 case ChunkDone(chunk=chunk, rows=rows):
                     self._chunk_done(load, chunk, rows)
                 case LoadFailed(error=error):
-                    if error.code not in _BEGIN_AGAIN:
+                    of_table = isinstance(error, SourceRefused) or error.code in FIRST
+                    if not of_table and error.code not in _BEGIN_AGAIN:
                         raise self._named(error, load)
                     load.failed = error
         self._open_barrier()
@@ -261,6 +279,7 @@ class Loads:
         Raises:
             CdcError: From Postgres or Kafka.
         """
+        self._begin_due()
         for load in list(self._loads.values()):
             if load.cancelled:
                 self._beginning.cancel(load)
@@ -281,14 +300,6 @@ class Loads:
                     replayed.append(load)
             except SourceStopped as stopped:
                 self._ports.writer.abort()
-                if stopped.code in _OF_A_ROW:
-                    raise SourceRefused(
-                        stopped.code,
-                        stopped.message,
-                        table=stopped.table,
-                        position=stopped.position,
-                        remedy=stopped.remedy,
-                    ) from None
                 load.failed = stopped
             if time.monotonic() > until:
                 break
@@ -300,6 +311,18 @@ class Loads:
         # its transactions would be a commit of its own.
         now = time.monotonic()
         self._rest_until = now + max(now - began, _LEAST_REST_S)
+
+    # --- inside: tables that were set aside ---
+
+    def _begin_due(self) -> None:
+        """Intend loads of tables that were set aside, if they can be captured again."""
+        for id in self._reloads.take():
+            try:
+                self._ports.publish(id)
+            except (SourceRefused, EnvironmentProblem) as refused:
+                self._beginning.still_aside(id, refused)
+            else:
+                self._loads.setdefault(id, self._beginning.intended(id))
 
     # --- inside: copying ---
 

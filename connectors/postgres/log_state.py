@@ -14,6 +14,7 @@ from cdc.log.reader import LogReader
 from cdc.names import MAX_SNAPSHOT_WORKERS, TableId, snapshot_transactional_id
 from cdc.position import Position
 from cdc.states import READY, REMOVED
+from connectors.postgres.aside import is_aside
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.routes import RoutedTable
@@ -94,7 +95,7 @@ def read_position(settings: CaptureSettings, control: ControlState, admin: LogAd
 
 
 def routed_tables(control: ControlState, frontier: Position) -> dict[TableId, RoutedTable]:
-    """The tables that are Ready, or were, with their schemas as of a frontier.
+    """The tables whose events go to their topics, with their schemas as of a frontier.
 
     Schema versions above it were written by a transaction that will come again.
 
@@ -103,8 +104,8 @@ def routed_tables(control: ControlState, frontier: Position) -> dict[TableId, Ro
     """
     tables = {}
     for id, record in captured_tables(control).items():
-        if record.ready_from is None:
-            continue  # it is being loaded
+        if record.ready_from is None or is_aside(record, frontier):
+            continue  # its events are spooled, or go nowhere
         schema = control.schema_at(id, record.load, frontier)
         if schema is None:
             raise LogError("schema_missing", "control has no schema of it", table=str(id))

@@ -54,7 +54,7 @@ class SourceFacts:
         if self.server.encoding == "SQL_ASCII":
             found.append(
                 "server: the database's encoding is SQL_ASCII; a value that is not UTF-8 will "
-                "stop the source"
+                "set its table aside"
             )
         return tuple(found)
 
@@ -252,7 +252,7 @@ def _publication_problems(
             for table in tables
             if (definition := facts.tables.get(table)) is not None and definition.kind == "r"
         ]
-        for problem, remedy in differences(facts.publication, wanted):
+        for problem, remedy in differences(facts.publication, wanted, managed=manage):
             yield Finding("publication_differs", subject, problem, remedy)
         return
     create = f"{create_sql(publication, tables)};"

@@ -42,6 +42,10 @@ class PublicationInfo:
     row_filtered: frozenset[TableId]
     column_listed: frozenset[TableId]
 
+    def publishes(self, table: TableId) -> bool:
+        """Whether it has a table, by whatever way of listing it."""
+        return self.all_tables or table.schema in self.schemas or table in self.tables
+
 
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
 
@@ -139,20 +143,24 @@ def drop_publication(connection: psycopg.Connection[Any], name: str) -> None:
         connection.execute(f"DROP PUBLICATION IF EXISTS {quote_ident(name)}".encode())
 
 
-def differences(info: PublicationInfo, tables: Iterable[TableId]) -> list[tuple[str, str]]:
-    """What keeps a publication from being exactly ours: (problem, SQL that mends it).
+def differences(
+    info: PublicationInfo, tables: Iterable[TableId], *, managed: bool
+) -> list[tuple[str, str]]:
+    """What keeps a publication from giving us our tables: (problem, SQL that mends it).
 
     Args:
         info: The publication.
         tables: The tables that it must publish, all operations, all rows, all columns.
+        managed: It is ours, and so must not publish anything else; otherwise somebody else
+            says what it publishes beyond them, and how it lists them.
     """
     wanted = frozenset(tables)
     name = quote_ident(info.name)
     recreate = f"DROP PUBLICATION {name}; {create_sql(info.name, wanted)};"
     found: list[tuple[str, str]] = []
-    if info.all_tables:
+    if info.all_tables and managed:
         found.append(("publishes all tables of the database", recreate))
-    if info.schemas:
+    if info.schemas and managed:
         listed = ", ".join(quote_ident(schema) for schema in info.schemas)
         found.append(
             (
@@ -161,7 +169,7 @@ def differences(info: PublicationInfo, tables: Iterable[TableId]) -> list[tuple[
             )
         )
     if not info.all_tables:
-        if extra := sorted(info.tables - wanted):
+        if managed and (extra := sorted(info.tables - wanted)):
             listed = ", ".join(quote_table(table) for table in extra)
             found.append(
                 (
@@ -169,7 +177,7 @@ def differences(info: PublicationInfo, tables: Iterable[TableId]) -> list[tuple[
                     f"ALTER PUBLICATION {name} DROP TABLE {listed};",
                 )
             )
-        if absent := sorted(wanted - info.tables):
+        if absent := sorted(table for table in wanted if not info.publishes(table)):
             listed = ", ".join(quote_table(table) for table in absent)
             found.append(
                 (

@@ -1,22 +1,21 @@
-"""What mends a source that cannot be captured any further, by the code of its error."""
+"""What mends a source or a table that cannot be captured any further."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+#: Of a source that is stopped.
 RELOAD_REMEDY: Final = (
     "cdc stop, cdc destroy --source NAME (its slot, topics and derived tables), then cdc start "
     "loads the source anew"
 )
-_FIRST: Final = {
+#: By the code of an error of one table: what somebody has to do before a new load can help.
+FIRST: Final[Mapping[str, str]] = {
     "record_too_large": "raise log message limits (max.message.bytes of broker and topic) or keep "
-    "such values out of the table; then ",
-    "bad_value": "mend the value at the source; then ",
-    "column_default": "add columns without a default and fill them by UPDATE; for now ",
-    "table_rewritten": "add columns without a default and fill them by UPDATE; for now ",
+    "such values out of the table",
+    "bad_value": "mend the value at the source",
+    "load_not_possible": "leave the table's form as it is while it is loaded",
+    "no_permission": "grant SELECT on the table to our role",
+    "row_security": "give our role BYPASSRLS, or disable row level security on the table",
 }
-
-
-def remedy_of(code: str) -> str:
-    """The remedy of a source that stopped with this code."""
-    return _FIRST.get(code, "") + RELOAD_REMEDY

@@ -22,7 +22,7 @@ from connectors.postgres.drift import SchemaDrift, added_columns, next_schema
 from connectors.postgres.inserts import insert_columns
 from connectors.postgres.messages import Begin, Delete, Insert, Relation, Row, Truncate, Update
 from connectors.postgres.readahead import ReadAhead
-from connectors.postgres.remedies import remedy_of
+from connectors.postgres.remedies import FIRST
 from connectors.postgres.routes import Change, Route, RoutedTable, Send, SendAll, Source, SpoolRoute
 from connectors.postgres.session import XLOG_HEADER_SIZE
 from connectors.postgres.spool import SpoolFrame, truncate_of
@@ -84,6 +84,8 @@ class Router:
         self.truncates = 0
         # Changes by table, of routes that were replaced.
         self._changes: dict[TableId, int] = dict.fromkeys(self._tables, 0)
+        #: Names of relations that had changes and that nobody captures.
+        self.unknown: set[TableId] = set()
         #: Only for a replay (``replay.py``): LSNs below which the rows before may not be those
         #: that the log has, because chunks have later ones; and because re-reads had later ones.
         self.copied_at = self.exact_from = 0
@@ -189,7 +191,8 @@ class Router:
             index: Of its message in the batch.
 
         Raises:
-            SourceStopped: It cannot be captured; nothing at or after its transaction may be.
+            SourceStopped: It cannot be captured, nor anything of its table at or after its
+                transaction.
         """
         ordinal = self.ordinal = self.ordinal + 1
         relid = event.relid
@@ -310,9 +313,8 @@ class Router:
         self.records += len(messages)
 
     def _undescribed(self, relid: int) -> ProtocolViolation:
-        return ProtocolViolation(
-            "unexpected_message", f"a change of relation {relid}, which was not described"
-        )
+        what = f"a change of relation {relid}, which was not described"
+        return ProtocolViolation("unexpected_message", what)
 
     def _update(self, route: Route, event: Update, size: int, index: int) -> None:
         encoder, relid = route.encoder, event.relid
@@ -378,6 +380,7 @@ class Router:
         id = self._by_relid.get(relid, name)
         table = self._tables.get(id)
         if table is None:
+            self.unknown.add(name)
             self._routes[relid] = None
             return None
         try:
@@ -407,12 +410,9 @@ class Router:
             reason,
             table=self._settings.name_of(table),
             position=str(self.position),
-            remedy=remedy_of(code),
+            remedy=FIRST.get(code),
         )
 
     def _width(self) -> ProtocolViolation:
-        return ProtocolViolation(
-            "malformed_message",
-            "a row has more or fewer columns than its relation",
-            position=str(self.position),
-        )
+        what = "a row has more or fewer columns than its relation"
+        return ProtocolViolation("malformed_message", what, position=str(self.position))

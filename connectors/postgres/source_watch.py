@@ -73,12 +73,15 @@ class SourceWatch:
 
         Raises:
             HistoryGap: Changes may have been missed.
+            SourceStopped: Changes of one table may have been missed.
             CdcError: From Postgres.
         """
         self._looked = time.monotonic()
         schemas, loading = self._router.schemas, self._loading()
         publication = self._side.publication()
-        check_publication(self._settings, publication, self._records, self._publication)
+        # Tables that are missing in it are told of one by one.
+        listed = [id for id in self._records if publication and publication.publishes(id)]
+        check_publication(self._settings, publication, listed, self._publication)
         self._publication = publication
         records = {id: r for id, r in self._records.items() if id in schemas or id in loading}
         found = self._side.identities({**loading, **schemas})

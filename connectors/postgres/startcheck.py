@@ -48,13 +48,13 @@ def check_names(settings: CaptureSettings, control: ControlState) -> None:
 
 
 def check_errored(settings: CaptureSettings, control: ControlState) -> None:
-    """No table stopped the source before.
+    """Nothing stopped the source before; tables that were set aside do not.
 
     Raises:
         SourceStopped: ``source_errored``, with the reason and remedy that were recorded.
     """
     for record in control.tables.values():
-        if record.state == ERRORED:
+        if record.state == ERRORED and record.aside is None:
             raise SourceStopped(
                 "source_errored",
                 f"the source is stopped: {record.reason}",
@@ -139,7 +139,7 @@ def check_publication(
     tables: Iterable[TableId],
     before: PublicationInfo | None = None,
 ) -> None:
-    """The publication still publishes exactly our tables, with everything.
+    """The publication still publishes our tables, with everything; what else it has is not ours.
 
     Args:
         settings: Of the capture.
@@ -150,7 +150,6 @@ def check_publication(
 
     Raises:
         HistoryGap: ``publication_missing``, ``publication_changed``.
-        SourceRefused: ``publication_differs``: it publishes more than ours, which is no gap.
     """
     wanted = frozenset(tables)
     if publication is None:
@@ -161,7 +160,7 @@ def check_publication(
             remedy=RELOAD_REMEDY,
         )
     ours = dataclasses.replace(publication, tables=publication.tables & wanted)
-    if found := differences(ours, wanted):
+    if found := differences(ours, wanted, managed=settings.manage_publication):
         problems = "; ".join(problem for problem, _ in found)
         raise HistoryGap(
             "publication_changed",
@@ -176,11 +175,6 @@ def check_publication(
             "some may not have been sent",
             remedy=RELOAD_REMEDY,
         )
-    if more := differences(publication, wanted):
-        problem, mend = more[0]
-        raise SourceRefused(
-            "publication_differs", f"publication {settings.publication} {problem}", remedy=mend
-        )
 
 
 def check_identities(
@@ -191,25 +185,25 @@ def check_identities(
     """Each table is still the relation, and in the publication, that was recorded.
 
     Raises:
-        HistoryGap: ``table_missing``, ``publication_changed``.
+        SourceStopped: ``table_missing``, ``publication_changed``, of one table.
     """
     for id, record in records.items():
         now = found.get(id)
         if now is None:
-            raise HistoryGap(
+            raise SourceStopped(
                 "table_missing",
                 "the table was dropped, or dropped and created again",
                 table=settings.name_of(id),
-                remedy=f"take it out of cdc.yaml if it is not needed any more; {RELOAD_REMEDY}",
+                remedy=f"take {id} out of cdc.yaml if it is not needed any more, or create it",
             )
         before = record.pub_rel
         if before is not None and now.pub_rel != (before["oid"], before["xmin"]):
-            raise HistoryGap(
+            raise SourceStopped(
                 "publication_changed",
                 "the table was taken out of the publication, or its place in it was changed: "
                 "changes made meanwhile may not be in the stream",
                 table=settings.name_of(id),
-                remedy=RELOAD_REMEDY,
+                remedy=f"leave {id} in the publication {settings.publication}",
             )
 
 

@@ -98,7 +98,7 @@ class TableSet:
             return
         settings = self._settings
         publication = inspect_publication(self._connection, settings.publication)
-        missing = [id for id in new if publication is None or id not in publication.tables]
+        missing = [id for id in new if publication is None or not publication.publishes(id)]
         definitions = read_tables(self._connection, new, settings.publication)
         findings: list[Finding] = []
         for id in new:
@@ -221,6 +221,17 @@ def settle_tables(
             log.info("captured from now on", table=settings.name_of(id))
         tables.unpublish({*removed, *changes.gone} - set(settings.tables))
     return read_control(settings) if records else control
+
+
+def publish_again(settings: CaptureSettings, id: TableId) -> None:
+    """Check a table that was set aside, and put it into the publication if it is not in it.
+
+    Raises:
+        SourceRefused: It cannot be captured as it is; nothing was changed.
+        CdcError: From Postgres.
+    """
+    with connect_sql(settings.conninfo) as connection:
+        TableSet(settings, connection, lambda names: ()).publish([id])
 
 
 def _alter(settings: CaptureSettings, verb: str, tables: Sequence[TableId]) -> str:

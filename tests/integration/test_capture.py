@@ -5,19 +5,12 @@ import json
 
 import psycopg
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
-from cdc.errors import ConfigError, HistoryGap, SourceError, SourceRefused, SourceStopped
+from cdc.errors import ConfigError, HistoryGap, SourceError, SourceRefused
 from cdc.log.admin import LogAdmin
 from cdc.log.topics import table_topic
 from cdc.names import TableId
-from cdc.states import ERRORED, READY
+from cdc.states import READY
 from connectors.postgres import stream as stream_module
 from connectors.postgres.client import ReplicationClient
 from tests.support.capturing import Capturing
@@ -149,119 +142,6 @@ def test_a_transaction_larger_than_a_part_moves_the_frontier_once(orders, monkey
     ordinals = [r.position.ordinal for r in orders.records("orders")]
     assert sorted(ordinals) == list(range(1, 6001))
     assert all(row["n"] == "1.00" for row in in_log(orders).values())
-
-
-# --- what stops a source ---
-
-#: Code of the stop, what happened before it in the same breath, and the change.
-STOPS = {
-    "column_dropped": ("alter table {t} drop n", "insert into {t} values (3, 'x')"),
-    "column_renamed": ("alter table {t} rename name to title", "delete from {t} where id = 1"),
-    "column_retyped": ("alter table {t} alter n type float8", "delete from {t} where id = 1"),
-    "unsupported_type": ("alter table {t} add p point", "delete from {t} where id = 1"),
-    "column_default": ("alter table {t} add d int default 7", "delete from {t} where id = 1"),
-    "table_rewritten": (
-        "alter table {t} add d uuid default gen_random_uuid()",
-        "alter table {t} alter d drop default",
-        "delete from {t} where id = 1",
-    ),
-    "identity_changed": ("alter table {t} replica identity full", "delete from {t} where id = 1"),
-    "key_changed": (
-        "alter table {t} drop constraint {t}_pkey, alter n set not null, add primary key (n)",
-        "delete from {t} where id = 1",
-    ),
-    "table_renamed": ("alter table {t} rename to {t}_old", "delete from {t}_old where id = 1"),
-}
-
-
-def test_changes_that_cannot_be_followed_stop_the_source_before_their_transaction(
-    stack, database, topic_prefix, monkeypatch
-):
-    # On a slow machine it would see a change before the stream does.
-    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 3600.0)
-    sources = {}
-    for code in STOPS:
-        table = f"t_{code}"
-        source = Capturing(
-            stack.bootstrap, database, f"{topic_prefix}{code}.", [table], name=code[:20]
-        )
-        source.execute(TABLE.replace("orders", table))
-        sources[code] = source
-    for source in sources.values():
-        source.start()
-    for source in sources.values():
-        source.wait_ready(60)
-    for code, statements in STOPS.items():
-        source, table = sources[code], f"t_{code}"
-        source.execute(f"insert into {table} values (1, 'good', 1), (2, 'good', 2)")
-        source.transaction(*(statement.format(t=table) for statement in statements))
-    for code, source in sources.items():
-        error = source.ends_with(60)
-        table = f"t_{code}"
-        assert (type(error), error.code) == (SourceStopped, code)
-        assert error.table == f"shop.public.{table}"
-        view, record = source.frontier(), source.control().tables[TableId("public", table)]
-        assert record.state == ERRORED
-        assert record.reason and record.remedy
-        assert record.last_good == view.position
-        assert error.position and error.message in record.reason
-        assert error.position in record.reason
-        assert "cdc destroy" in record.remedy
-        # Readers that go by the frontier's control_end see it.
-        seen = source.control(up_to=view.record.control_end)
-        assert seen.tables[TableId("public", table)].state == ERRORED
-        # Everything before is there, nothing of it is, nor is it confirmed.
-        assert set(in_log(source, table)) == {1, 2}
-        assert source.confirmed() <= view.record.end_lsn
-        assert int(error.position.split("-")[1], 16) >= view.record.end_lsn
-    # It stays so.
-    again = sources["column_dropped"]
-    again.start()
-    error = again.ends_with()
-    assert (type(error), error.code) == (SourceStopped, "source_errored")
-    assert "was dropped" in error.message
-    assert error.remedy and "cdc destroy" in error.remedy
-
-
-def test_a_row_over_the_topics_limit_stops_the_source(orders):
-    with orders.running():
-        orders.wait_ready()
-    topic = orders.control().tables[ORDERS].topic
-    entry = ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": orders.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(10)
-    orders.start()
-    orders.execute(
-        "insert into orders values (1, 'good', 1)",
-        "insert into orders select 2, repeat('long', 10000), 1",
-    )
-    error = orders.ends_with()
-    assert (type(error), error.code) == (SourceStopped, "record_too_large")
-    assert error.remedy and "max.message.bytes" in error.remedy
-    assert set(in_log(orders)) == {1}
-    assert orders.control().tables[ORDERS].state == ERRORED
-
-
-def test_bytes_that_are_not_utf8_stop_the_source(stack, topic_prefix):
-    name = f"ascii_{topic_prefix.strip('.')}"
-    conninfo = stack.postgres.create_database(name, "encoding 'SQL_ASCII' template template0")
-    try:
-        source = Capturing(stack.bootstrap, conninfo, topic_prefix, ["orders"])
-        source.execute(TABLE)
-        source.start()
-        source.wait_ready()
-        source.execute(
-            "insert into orders values (1, 'good', 1)",
-            r"insert into orders values (2, E'secret\xff', 1)",
-        )
-        error = source.ends_with()
-        assert (type(error), error.code) == (SourceStopped, "bad_value")
-        assert "secret" not in str(error)
-        assert set(in_log(source)) == {1}
-        assert source.control().tables[ORDERS].state == ERRORED
-    finally:
-        stack.postgres.drop_database(name)
 
 
 # --- start checks ---

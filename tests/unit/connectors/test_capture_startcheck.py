@@ -103,16 +103,20 @@ def test_a_slot_that_is_gone_is_named():
         ({"operations": OPERATIONS - {"delete"}}, HistoryGap, "publication_changed"),
         ({"row_filtered": frozenset({ORDERS})}, HistoryGap, "publication_changed"),
         ({"column_listed": frozenset({ORDERS})}, HistoryGap, "publication_changed"),
-        (
-            {"tables": frozenset({ORDERS, TableId("public", "more")})},
-            SourceRefused,
-            "publication_differs",
-        ),
     ],
 )
 def test_a_publication_that_was_changed_is_named(change, kind, code):
     changed = dataclasses.replace(PUBLICATION, **change)
     fails(kind, code, check_publication, SETTINGS, changed, {ORDERS})
+
+
+def test_what_else_a_publication_has_is_not_ours():
+    more = dataclasses.replace(PUBLICATION, tables=frozenset({ORDERS, TableId("public", "more")}))
+    check_publication(SETTINGS, more, {ORDERS})
+    theirs = dataclasses.replace(SETTINGS, manage_publication=False)
+    all_tables = dataclasses.replace(PUBLICATION, all_tables=True, tables=frozenset())
+    check_publication(theirs, all_tables, {ORDERS})
+    fails(HistoryGap, "publication_changed", check_publication, SETTINGS, all_tables, {ORDERS})
 
 
 def test_a_publication_that_is_gone_or_was_altered_meanwhile_is_named():
@@ -135,7 +139,7 @@ def test_a_publication_that_is_gone_or_was_altered_meanwhile_is_named():
     ],
 )
 def test_a_table_that_is_not_what_it_was_is_named(found, code):
-    error = fails(HistoryGap, code, check_identities, SETTINGS, {ORDERS: RECORD}, found)
+    error = fails(SourceStopped, code, check_identities, SETTINGS, {ORDERS: RECORD}, found)
     assert error.table == "shop.public.orders"
 
 
@@ -186,3 +190,10 @@ def test_a_source_that_was_stopped_stays_so_with_its_reason():
     assert "why" in error.message
     assert error.remedy == "how"
     assert error.position == str(frontier(0, 900))
+
+
+def test_a_table_that_was_set_aside_stops_nothing():
+    aside = dataclasses.replace(
+        RECORD, state=ERRORED, last_good=frontier(0, 900), reason="why", aside="reload"
+    )
+    check_errored(SETTINGS, ControlState(tables={ORDERS: aside}))

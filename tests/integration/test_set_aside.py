@@ -1,0 +1,253 @@
+"""A table that cannot be followed is set aside and loaded anew; its source goes on."""
+
+import dataclasses
+import json
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from cdc.names import TableId
+from cdc.states import ERRORED, READY, RELOADS, WAITS
+from tests.support.capturing import SOURCE, Capturing
+from tests.support.compare import assert_same, log_rows, source_rows
+from tests.support.gated import Gate
+
+CREATE = "create table {t} (id int primary key, name text, n numeric(10,2) not null)"
+
+#: What happens in one transaction, by the code of what is met.
+CHANGES = {
+    "column_dropped": ("alter table {t} drop n", "insert into {t} values (3, 'x')"),
+    "column_renamed": ("alter table {t} rename name to title", "delete from {t} where id = 1"),
+    "column_retyped": ("alter table {t} alter n type float8", "delete from {t} where id = 1"),
+    "columns_swapped": (
+        "alter table {t} rename name to other",
+        "alter table {t} alter n type text",
+        "alter table {t} rename n to name",
+        "alter table {t} rename other to n",
+        "delete from {t} where id = 1",
+    ),
+    "column_default": ("alter table {t} add d int default 7", "delete from {t} where id = 1"),
+    "table_rewritten": (
+        "alter table {t} add d float8 default random()",
+        "alter table {t} alter d drop default",
+        "delete from {t} where id = 1",
+    ),
+    "identity_changed": ("alter table {t} replica identity full", "delete from {t} where id = 1"),
+    "key_changed": (
+        "alter table {t} drop constraint {t}_pkey, add primary key (n)",
+        "delete from {t} where id = 1",
+    ),
+    "table_recreated": (
+        "drop table {t}",
+        CREATE,
+        "insert into {t} values (5, 'of the new table', 5)",
+    ),
+    "rows_before_it": (
+        "insert into {t} values (3, 'of the same transaction', 3)",
+        "alter table {t} drop name",
+        "update {t} set n = n + 1",
+    ),
+}
+
+
+@pytest.fixture
+def capturing(stack, database, topic_prefix):
+    """Makes a source whose tables are really copied."""
+
+    def make(tables):
+        gate = Gate()
+        gate.open_to(10**6)
+        source = Capturing(stack.bootstrap, database, topic_prefix, tables, make_copier=gate)
+        for table in tables:
+            source.execute(CREATE.format(t=table))
+        return source
+
+    return make
+
+
+def record_of(source, table):
+    return source.control().tables[TableId("public", table)]
+
+
+def assert_log_is_source(source, tables):
+    for table in tables:
+        schema, rows = log_rows(
+            source.bootstrap, SOURCE, TableId("public", table), source.settings.topic_prefix
+        )
+        assert_same(source_rows(source.conninfo, schema), rows, f"log of {table}")
+
+
+def wait_loaded(source, table, load):
+    def loaded():
+        record = record_of(source, table)
+        return record.state == READY and record.load >= load
+
+    source.wait_until(loaded, 60, f"load {load} of {table}")
+
+
+def test_changes_that_cannot_be_followed_set_one_table_aside_until_it_is_loaded(capturing):
+    source = capturing([*CHANGES, "others"])
+    with source.running():
+        source.wait_ready(60)
+        first = {table: record_of(source, table).topic for table in CHANGES}
+        for table, statements in CHANGES.items():
+            source.execute(f"insert into {table} values (1, 'good', 1), (2, 'good', 2)")
+            source.transaction(
+                *(statement.format(t=table) for statement in statements),
+                f"insert into others select count(*) + 1, '{table}', 1 from others",
+            )
+        for table in CHANGES:
+            wait_loaded(source, table, 2)
+        source.execute("insert into others values (100, 'last', 1)")
+        for table in CHANGES:
+            source.execute(f"delete from {table} where ctid = (select min(ctid) from {table})")
+        source.caught_up()
+        assert_log_is_source(source, [*CHANGES, "others"])
+        others = record_of(source, "others")
+        assert (others.state, others.load) == (READY, 1)
+        for table in CHANGES:
+            record = record_of(source, table)
+            assert (record.last_good, record.reason, record.remedy, record.aside) == (None,) * 4
+            assert record.topic != first[table]
+
+
+def test_a_table_that_is_set_aside_stands_at_its_last_good_position(capturing):
+    source = capturing(["orders", "others"])
+    with source.running():
+        source.wait_ready()
+        source.execute("insert into orders values (1, 'good', 1)")
+        good = source.caught_up().position
+        topic = record_of(source, "orders").topic
+        # It cannot be loaded under its old name.
+        source.transaction(
+            "alter table orders rename to moved",
+            "insert into moved values (2, 'not seen', 2)",
+            "insert into others values (1, 'goes on', 1)",
+        )
+        source.caught_up()
+        source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "the state")
+        record = record_of(source, "orders")
+        assert (record.aside, record.topic, record.load) == (RELOADS, topic, 1)
+        assert record.last_good is not None and record.last_good >= good
+        below = source.records("orders", record.last_good)
+        assert [json.loads(r.key)["id"] for r in below] == [1]
+        assert record.reason and record.remedy
+    # It stays so over a restart, and the rest goes on.
+    with source.running():
+        source.execute("insert into others values (2, 'and on', 1)")
+        source.caught_up()
+        assert_log_is_source(source, ["others"])
+        assert record_of(source, "orders").state == ERRORED
+        assert "does not exist" in record_of(source, "orders").reason
+
+
+def test_a_table_that_can_be_captured_again_is_loaded_by_itself(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.reloads._RETRY_S", 0.2)
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.2)
+    source = capturing(["orders", "others"])
+    with source.running():
+        source.wait_ready()
+        source.execute("drop table orders", "insert into others values (1, 'goes on', 1)")
+        source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "the state")
+        source.execute(CREATE.format(t="orders"), "insert into orders values (7, 'new', 7)")
+        wait_loaded(source, "orders", 2)
+        source.execute("insert into orders values (8, 'streamed', 8)")
+        source.caught_up()
+        assert_log_is_source(source, ["orders", "others"])
+
+
+def test_a_table_that_left_the_publication_for_a_while_is_loaded_anew(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.2)
+    source = capturing(["orders", "others"])
+    publication = source.settings.publication
+    with source.running():
+        source.wait_ready()
+        source.execute(
+            f"alter publication {publication} drop table orders",
+            "insert into orders values (1, 'nobody was told', 1)",
+            f"alter publication {publication} add table orders",
+            "insert into orders values (2, 'published', 2)",
+        )
+        wait_loaded(source, "orders", 2)
+        source.caught_up()
+        assert_log_is_source(source, ["orders", "others"])
+
+
+def limit_records(source, topic, size):
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": source.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(10)
+
+
+def test_a_row_that_no_load_can_take_waits_for_somebody(capturing):
+    source = capturing(["orders", "others"])
+    with source.running():
+        source.wait_ready()
+    limit_records(source, record_of(source, "orders").topic, 20_000)
+    with source.running():
+        source.execute(
+            "insert into orders values (1, 'good', 1)",
+            "insert into others values (1, 'good', 1)",
+            "insert into orders select 2, repeat('long', 10000), 1",
+            "insert into others values (2, 'goes on', 1)",
+        )
+        source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "the state")
+        source.caught_up()
+        record = record_of(source, "orders")
+        assert record.aside == WAITS
+        assert "record_too_large" in record.reason and "long" not in record.reason
+        assert "max.message.bytes" in record.remedy
+        assert f"cdc snapshot {SOURCE}.public.orders" in record.remedy
+        assert_log_is_source(source, ["others"])
+        assert not source.control().unfinished_loads()
+
+
+def test_bytes_that_are_not_utf8_set_the_table_aside(stack, topic_prefix):
+    name = f"ascii_{topic_prefix.strip('.')}"
+    conninfo = stack.postgres.create_database(name, "encoding 'SQL_ASCII' template template0")
+    try:
+        conninfo = {**conninfo, "client_encoding": "UTF8"}
+        source = Capturing(stack.bootstrap, conninfo, topic_prefix, ["orders", "others"])
+        source.execute(*(CREATE.format(t=table) for table in ("orders", "others")))
+        with source.running():
+            source.wait_ready()
+            source.execute(
+                "insert into orders values (1, 'good', 1)",
+                r"insert into orders values (2, E'secret\xff', 1)",
+                "insert into others values (2, 'goes on', 1)",
+            )
+            source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "it")
+            source.caught_up()
+            record = record_of(source, "orders")
+            assert record.aside == WAITS
+            assert "secret" not in record.reason
+            below = source.records("orders", record.last_good)
+            assert [json.loads(r.key)["id"] for r in below] == [1]
+            assert_log_is_source(source, ["others"])
+    finally:
+        stack.postgres.drop_database(name)
+
+
+def test_a_transaction_in_parts_that_changes_a_tables_form(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.stream._PART_RECORDS", 500)
+    monkeypatch.setattr("connectors.postgres.stream._CHECK_EVERY_RECORDS", 100)
+    source = capturing(["orders", "others"])
+    with source.running(dataclasses.replace(source.settings, workers=1)):
+        source.wait_ready()
+        source.transaction(
+            "insert into orders select i, 'x', 0 from generate_series(1, 2000) i",
+            "insert into others select i, 'x', 0 from generate_series(1, 2000) i",
+            "alter table orders drop name",
+            "insert into orders select i, 0 from generate_series(2001, 4000) i",
+            "insert into others select i, 'y', 0 from generate_series(2001, 4000) i",
+        )
+        wait_loaded(source, "orders", 2)
+        source.caught_up()
+        assert_log_is_source(source, ["orders", "others"])
