@@ -158,7 +158,6 @@ STOPS = {
     "column_dropped": ("alter table {t} drop n", "insert into {t} values (3, 'x')"),
     "column_renamed": ("alter table {t} rename name to title", "delete from {t} where id = 1"),
     "column_retyped": ("alter table {t} alter n type float8", "delete from {t} where id = 1"),
-    "unsupported_type": ("alter table {t} add p point", "delete from {t} where id = 1"),
     "column_default": ("alter table {t} add d int default 7", "delete from {t} where id = 1"),
     "table_rewritten": (
         "alter table {t} add d uuid default gen_random_uuid()",
