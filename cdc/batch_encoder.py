@@ -13,18 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import orjson
 
-from cdc import codecs
-from cdc.codecs import CODECS, BadText, JsonEncoder
+from cdc.codecs import BadText, JsonEncoder, codec_of, to_json
 from cdc.envelope import BadValue, Headers, RowEncoder, TransactionFields
+from cdc.schema import Column as SchemaColumn
 
 #: A column's values, one for each row; None is NULL.
 Column = Sequence[bytes | None]
 #: Takes a column's values; gives JSON fragments, or values that only lack their quotes.
 _Encode = Callable[[Column], tuple[Sequence[bytes], bool]]
 
-_AS_THEY_ARE = frozenset((codecs.INT2, codecs.INT4, codecs.INT8))
-_QUOTED = frozenset((codecs.NUMERIC, codecs.DATE, codecs.UUID))
-_TEXT = frozenset((codecs.TEXT, codecs.VARCHAR, codecs.BPCHAR, codecs.JSON, codecs.JSONB))
 _NEEDS_ESCAPE = re.compile(rb'[\x00-\x1f"\\]')
 
 
@@ -41,8 +38,8 @@ class BatchEncoder:
         self._names = schema.column_names
         self._keys = schema.key_indexes
         self._fields = [orjson.dumps(name).replace(b"%", b"%%") + b":" for name in self._names]
-        self._encode = [_column_encoder(c.type_oid) for c in schema.columns]
-        self._to_json = [CODECS[c.type_oid].to_json for c in schema.columns]
+        self._encode = [_column_encoder(c) for c in schema.columns]
+        self._to_json = [codec_of(c).to_json for c in schema.columns]
         self._templates: dict[tuple[bool, ...], tuple[bytes, bytes]] = {}
 
     def snapshot_rows(
@@ -139,17 +136,17 @@ def _object(fields: Iterable[bytes]) -> bytes:
     return b"{" + b",".join(fields) + b"}"
 
 
-def _column_encoder(type_oid: int) -> _Encode:
-    if type_oid in _AS_THEY_ARE:
+def _column_encoder(column: SchemaColumn) -> _Encode:
+    encoder = codec_of(column).to_json
+    if encoder is to_json.plain:
         return _plain
-    if type_oid in _QUOTED:
+    if encoder is to_json.quoted:
         return _quoted
-    to_json = CODECS[type_oid].to_json
-    if type_oid == codecs.TIMESTAMP:
-        return _timestamps(to_json, b"", b"")
-    if type_oid == codecs.TIMESTAMPTZ:
-        return _timestamps(to_json, b"+00", b"Z")
-    return _text(to_json) if type_oid in _TEXT else _each(to_json)
+    if encoder is to_json.timestamp:
+        return _timestamps(encoder, b"", b"")
+    if encoder is to_json.timestamptz:
+        return _timestamps(encoder, b"+00", b"Z")
+    return _text(encoder) if encoder is to_json.text else _each(encoder)
 
 
 def _plain(values: Column) -> tuple[Sequence[bytes], bool]:
@@ -164,8 +161,8 @@ def _quoted(values: Column) -> tuple[Sequence[bytes], bool]:
     return values, True  # type: ignore[return-value]
 
 
-def _text(to_json: JsonEncoder) -> _Encode:
-    each = _each(to_json)
+def _text(encoder: JsonEncoder) -> _Encode:
+    each = _each(encoder)
 
     def encode(values: Column) -> tuple[Sequence[bytes], bool]:
         # The spaces keep the parts of a cut UTF-8 sequence from meeting the next value's.
@@ -182,13 +179,13 @@ def _text(to_json: JsonEncoder) -> _Encode:
     return encode
 
 
-def _timestamps(to_json: JsonEncoder, zone: bytes, suffix: bytes) -> _Encode:
+def _timestamps(encoder: JsonEncoder, zone: bytes, suffix: bytes) -> _Encode:
     """Encoder of timestamps that end with ``zone`` in Postgres' text and ``suffix`` in JSON.
 
     Usual texts, with six digits and neither era nor fifth digit of the year, are of one length;
     then the whole column is one text, looked at and changed in steps of that length.
     """
-    each = _each(to_json)
+    each = _each(encoder)
     size, kept = 26 + len(zone), 26 + len(suffix)
 
     def six_digits(value: bytes) -> bytes:
@@ -218,10 +215,10 @@ def _timestamps(to_json: JsonEncoder, zone: bytes, suffix: bytes) -> _Encode:
     return encode
 
 
-def _each(to_json: JsonEncoder) -> _Encode:
+def _each(encoder: JsonEncoder) -> _Encode:
     def encode(values: Column) -> tuple[Sequence[bytes], bool]:
         if None in values:
-            return [b"null" if v is None else to_json(v) for v in values], False
-        return list(map(to_json, values)), False  # type: ignore[arg-type]
+            return [b"null" if v is None else encoder(v) for v in values], False
+        return list(map(encoder, values)), False  # type: ignore[arg-type]
 
     return encode

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from cdc.codecs import CODECS, BadText, literal_form
+from cdc.codecs import BadText, codec_of, literal_form
 from cdc.errors import LogError
 from cdc.position import MAX_ORDINAL, Position
 from cdc.schema import TableSchema
@@ -90,12 +90,12 @@ class RowEncoder:
     def __init__(self, schema: TableSchema, origin: Origin) -> None:
         self.schema = schema
         names = [orjson.dumps(name) for name in schema.column_names]
-        self._encoders = [CODECS[c.type_oid].to_json for c in schema.columns]
+        self._encoders = [codec_of(c).to_json for c in schema.columns]
         self._names = names
         self._image_template = _template(names)
         # For rows without NULL, most of them: quotes are in the template, calls only where the
         # text changes.
-        forms = [literal_form(c.type_oid) for c in schema.columns]
+        forms = [literal_form(c) for c in schema.columns]
         self._dense_template = _template(names, [form or b"%b" for form in forms])
         self._dense_plan = [(i, self._encoders[i]) for i, form in enumerate(forms) if form is None]
         self._key_template = _template([names[i] for i in schema.key_indexes])
@@ -116,7 +116,7 @@ class RowEncoder:
         )
         self._schema_header = (SCHEMA_HEADER, b"%d" % schema.version)
         self.toastable_indexes = tuple(
-            i for i, c in enumerate(schema.columns) if CODECS[c.type_oid].toastable
+            i for i, c in enumerate(schema.columns) if codec_of(c).toastable
         )
 
     # --- parts ---

@@ -12,6 +12,23 @@ from cdc.position import Position
 
 
 @dataclass(frozen=True, slots=True)
+class WireType:
+    """What a column's values are on the wire, once domains and arrays are looked through.
+
+    Args:
+        oid: The base type, or the base type of an array's elements.
+        typmod: Of that type, -1 for none.
+        array: Whether values are arrays of it, of any number of dimensions.
+        delimiter: Between an array's elements.
+    """
+
+    oid: int
+    typmod: int
+    array: bool = False
+    delimiter: str = ","
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """One published column.
 
@@ -24,6 +41,7 @@ class Column:
         type: Postgres' own text of the type, ``numeric(10,2)``.
         not_null: Whether the column is declared NOT NULL.
         default: The default's expression as text, or None.
+        wire: What a domain or an array comes to; None for every other type.
     """
 
     id: int
@@ -33,6 +51,47 @@ class Column:
     type: str
     not_null: bool
     default: str | None = None
+    wire: WireType | None = None
+
+    @property
+    def resolved(self) -> WireType:
+        """What its values are on the wire."""
+        return self.wire or WireType(self.type_oid, self.typmod)
+
+    def to_record(self) -> dict[str, Any]:
+        """Its part of the ``["schema", …]`` control record."""
+        record: dict[str, Any] = {
+            "id": self.id,
+            "name": self.name,
+            "type_oid": self.type_oid,
+            "typmod": self.typmod,
+            "type": self.type,
+            "not_null": self.not_null,
+            "default": self.default,
+        }
+        if self.wire is not None:
+            record["as"] = {
+                "oid": self.wire.oid,
+                "typmod": self.wire.typmod,
+                "array": self.wire.array,
+                "delimiter": self.wire.delimiter,
+            }
+        return record
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Column:
+        """Read its part of a control record; raises KeyError for a lost field."""
+        wire = record.get("as")
+        return cls(
+            id=record["id"],
+            name=record["name"],
+            type_oid=record["type_oid"],
+            typmod=record["typmod"],
+            type=record["type"],
+            not_null=record["not_null"],
+            default=record.get("default"),
+            wire=wire and WireType(wire["oid"], wire["typmod"], wire["array"], wire["delimiter"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -94,18 +153,7 @@ class TableSchema:
             "table": self.table,
             "identity": self.identity,
             "key": list(self.key),
-            "columns": [
-                {
-                    "id": c.id,
-                    "name": c.name,
-                    "type_oid": c.type_oid,
-                    "typmod": c.typmod,
-                    "type": c.type,
-                    "not_null": c.not_null,
-                    "default": c.default,
-                }
-                for c in self.columns
-            ],
+            "columns": [c.to_record() for c in self.columns],
         }
 
     @classmethod
@@ -122,18 +170,7 @@ class TableSchema:
                 relid=record["relid"],
                 identity=record["identity"],
                 key=tuple(record["key"]),
-                columns=tuple(
-                    Column(
-                        id=c["id"],
-                        name=c["name"],
-                        type_oid=c["type_oid"],
-                        typmod=c["typmod"],
-                        type=c["type"],
-                        not_null=c["not_null"],
-                        default=c.get("default"),
-                    )
-                    for c in record["columns"]
-                ),
+                columns=tuple(Column.from_record(c) for c in record["columns"]),
                 valid_from=Position.parse(record["from"]),
             )
         except KeyError as missing:

@@ -136,18 +136,23 @@ def check_table(connection: Connection, task: LoadTask) -> None:
     schema = task.schema
     with mapped_errors("look at the table", schema):
         found = connection.execute(
-            "SELECT t.relid::oid::bigint, pg_relation_filenode(t.relid)::bigint"
+            "SELECT t.relid::oid::bigint, pg_relation_filenode(t.relid)::bigint,"
+            # A result's description shows a domain's base type instead of the domain.
+            " (SELECT jsonb_object_agg(attname,"
+            "   jsonb_build_array(attnum, atttypid::bigint, atttypmod))"
+            "  FROM pg_attribute WHERE attrelid = t.relid AND attnum > 0 AND NOT attisdropped)"
             " FROM (SELECT to_regclass(%s) AS relid) t",
             (_name(schema).as_string(connection),),
         ).fetchone()
-        if found != (schema.relid, task.filenode):
+        if found is None or found[:2] != (schema.relid, task.filenode):
             raise table_changed("table_rewritten", schema, "it was rewritten or replaced")
         statement = sql.SQL("{} LIMIT 0").format(_select(schema)).as_bytes(connection)
         result = connection.pgconn.exec_(statement)
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise psycopg.errors.error_from_result(result)
+    types = found[2] or {}
     for i, column in enumerate(schema.columns):
-        now = (result.ftable(i), result.ftablecol(i), result.ftype(i), result.fmod(i))
+        now = (result.ftable(i), *types.get(column.name, ()))
         if now != (schema.relid, column.id, column.type_oid, column.typmod):
             raise table_changed("table_changed", schema, f"column {column.name} was changed")
 

@@ -146,7 +146,7 @@ def _newest(records: DataFrame, layout: Layout) -> DataFrame:
             columns.append(key.alias(column.name))
             continue
         text = after[column.name]
-        if codecs.CODECS[column.type_oid].toastable:
+        if codecs.codec_of(column).toastable:
             unsent = f.array_contains(f.coalesce(unchanged, f.array()), column.name)
             text = f.when(~unsent, text)
         columns.append(typed(column, index, text).alias(column.name))

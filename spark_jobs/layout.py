@@ -101,7 +101,7 @@ class Layout:
         """The key column when its values are compared as they are, else None."""
         if len(self.schema.key) == 1:
             column = self.schema.column(self.schema.key[0])
-            if column.type_oid in codecs.SIMPLE_KEY_TYPES:
+            if codecs.is_simple_key(column):
                 return column
         return None
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.codecs import BOOL, CODECS, SIMPLE_KEY_TYPES, delta_type, from_json
+from cdc.codecs import delta_type, from_json, is_simple_key, same
 from cdc.envelope import LogRecord
 from cdc.errors import LakeError, LogError
 from cdc.fold import Inherit, fold
@@ -20,8 +20,6 @@ from cdc.schema import Column, TableSchema
 
 #: Replica column with the record key's JSON, where the key is not one simple column.
 KEY_COLUMN: Final = "_cdc_key"
-# What from_json gives for types whose JSON value is exact as it is.
-_IDENTITY: Final = CODECS[BOOL].from_json
 
 Convert = Callable[[Any], Any]
 
@@ -72,7 +70,7 @@ class KeyEncoder:
         key = [schema.column(name) for name in schema.key]
         self.column: Column | None = None
         self._convert: Convert | None = None
-        if len(key) == 1 and key[0].type_oid in SIMPLE_KEY_TYPES:
+        if len(key) == 1 and is_simple_key(key[0]):
             self.column = key[0]
             self._convert = from_json(key[0])
 
@@ -216,7 +214,7 @@ def _typed(
 def _converter(column: Column) -> Convert | None:
     """To the exact Python value; None where that is the JSON value itself."""
     exact = from_json(column)
-    if exact is _IDENTITY:
+    if exact is same:
         return None
 
     def convert(value: Any) -> Any:

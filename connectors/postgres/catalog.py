@@ -10,7 +10,7 @@ import psycopg
 
 from cdc.names import TableId
 from cdc.position import Position, parse_lsn
-from cdc.schema import Column, TableSchema
+from cdc.schema import Column, TableSchema, WireType
 from connectors.postgres.failures import mapped_errors
 
 
@@ -27,6 +27,7 @@ class ColumnDefinition:
         not_null: attnotnull.
         default: The default's expression as text, or None.
         generated: Computed by the server; such columns are not on the wire.
+        wire: What a domain or an array comes to.
     """
 
     number: int
@@ -37,6 +38,7 @@ class ColumnDefinition:
     not_null: bool
     default: str | None
     generated: bool
+    wire: WireType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class TableDefinition:
                     type=column.type,
                     not_null=column.not_null,
                     default=column.default,
+                    wire=column.wire,
                 )
                 for column in self.published_columns
             ),
@@ -185,6 +188,35 @@ _SERVER = """
     WHERE r.rolname = current_user
 """
 
+# A domain is looked through to its base type, an array to the type of its elements; where an
+# element is itself such an array (of a domain over arrays), its text is taken as it is. NULL
+# where the column's own type says it all.
+WIRE_TYPE = """
+    (WITH RECURSIVE step AS (
+         SELECT t.oid, {typmod}::int AS typmod, t.typtype, t.typbasetype, t.typtypmod, t.typelem,
+                t.typoutput = 'pg_catalog.array_out'::regproc AS lists,
+                false AS in_array, t.oid AS element, t.typdelim, 1 AS n
+         FROM pg_catalog.pg_type t
+         WHERE t.oid = {oid}
+         UNION ALL
+         SELECT t.oid,
+                CASE WHEN s.typtype = 'd' AND s.typmod = -1 THEN s.typtypmod ELSE s.typmod END,
+                t.typtype, t.typbasetype, t.typtypmod, t.typelem,
+                t.typoutput = 'pg_catalog.array_out'::regproc,
+                s.in_array OR s.typtype <> 'd',
+                CASE WHEN s.typtype = 'd' THEN s.element ELSE t.oid END,
+                CASE WHEN s.in_array THEN s.typdelim ELSE t.typdelim END,
+                s.n + 1
+         FROM step s
+         JOIN pg_catalog.pg_type t
+           ON t.oid = CASE WHEN s.typtype = 'd' THEN s.typbasetype
+                           WHEN s.lists AND NOT s.in_array THEN s.typelem END
+     )
+     SELECT jsonb_build_array(CASE WHEN lists THEN element ELSE oid END::bigint, typmod,
+                              in_array, typdelim)
+     FROM step WHERE n > 1 ORDER BY n DESC LIMIT 1)
+"""
+
 # Every index column of a key is a plain column (indkey > 0): expressions cannot be in one.
 _INDEX = """
     (SELECT jsonb_build_object(
@@ -207,7 +239,9 @@ _TABLES = f"""
                        a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
                        format_type(a.atttypid, a.atttypmod), a.attnotnull,
                        CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
-                       a.attgenerated <> '') ORDER BY a.attnum), '[]')
+                       a.attgenerated <> '',
+                       {WIRE_TYPE.format(oid="a.atttypid", typmod="a.atttypmod")}
+                       ) ORDER BY a.attnum), '[]')
             FROM pg_catalog.pg_attribute a
             LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -292,7 +326,7 @@ def _definition(row: tuple[Any, ...]) -> TableDefinition:
         kind=row[4],
         persistence=row[5],
         identity=row[6],
-        columns=tuple(ColumnDefinition(*column) for column in row[7]),
+        columns=tuple(_column(column) for column in row[7]),
         primary_key=_index(row[8]),
         identity_index=_index(row[9]) if row[6] == "i" else None,
         is_partition=row[10],
@@ -304,6 +338,16 @@ def _definition(row: tuple[Any, ...]) -> TableDefinition:
         owner=row[16],
         pub_rel=None if row[17] is None else (row[17], row[18]),
     )
+
+
+def _column(raw: list[Any]) -> ColumnDefinition:
+    fields: tuple[Any, ...] = (*raw[:-1], wire_type(raw[-1]))
+    return ColumnDefinition(*fields)
+
+
+def wire_type(raw: list[Any] | None) -> WireType | None:
+    """What ``WIRE_TYPE`` gives, as an object."""
+    return None if raw is None else WireType(*raw)
 
 
 def _index(raw: dict[str, Any] | None) -> IndexDefinition | None:

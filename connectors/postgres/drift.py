@@ -10,9 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cdc.codecs import is_supported
 from cdc.position import Position
-from cdc.schema import Column, TableSchema
+from cdc.schema import Column, TableSchema, WireType
 from connectors.postgres.messages import Relation, RelationColumn
 
 _RESERVED_PREFIX = "_cdc_"
@@ -40,6 +39,7 @@ class AddedColumn:
         default: The default's expression, or None.
         filled: Rows from before the column hold a constant for it (atthasmissing).
         rewritten: The table was rewritten since its last check, as by a volatile default.
+        wire: What a domain or an array comes to.
     """
 
     number: int
@@ -49,6 +49,7 @@ class AddedColumn:
     default: str | None
     filled: bool
     rewritten: bool
+    wire: WireType | None = None
 
 
 def added_columns(known: TableSchema, relation: Relation) -> tuple[RelationColumn, ...]:
@@ -88,11 +89,6 @@ def added_columns(known: TableSchema, relation: Relation) -> tuple[RelationColum
     added = relation.columns[len(known.columns) :]
     taken = {c.name.lower() for c in known.columns}
     for extra in added:
-        if not is_supported(extra.type_oid):
-            raise SchemaDrift(
-                "unsupported_type",
-                f"the type of the new column {extra.name} (OID {extra.type_oid}) is not supported",
-            )
         if extra.name.lower().startswith(_RESERVED_PREFIX):
             raise SchemaDrift(
                 "reserved_column", f"the new column {extra.name} has a name that we keep"
@@ -166,6 +162,7 @@ def next_schema(
                 # Rows of earlier versions have no value of it, whatever the catalog says.
                 not_null=False,
                 default=None,
+                wire=found.wire,
             )
         )
         ids.add(columns[-1].id)

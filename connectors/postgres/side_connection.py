@@ -15,6 +15,7 @@ import psycopg
 
 from cdc.names import TableId
 from cdc.schema import TableSchema
+from connectors.postgres.catalog import WIRE_TYPE, wire_type
 from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import AddedColumn
 from connectors.postgres.failures import mapped_errors
@@ -31,18 +32,19 @@ _SETTINGS = (
 )
 
 # One statement, so one snapshot, for visibility and columns alike.
-_ADDED = """
+_ADDED = f"""
     SELECT pg_visible_in_snapshot(CAST(%s AS xid8), pg_current_snapshot()),
            a.attname::text, a.attnum::int, format_type(a.atttypid, a.atttypmod),
            a.atttypid::bigint, a.atttypmod, pg_get_expr(d.adbin, d.adrelid), a.atthasmissing,
-           c.relfilenode::bigint
+           c.relfilenode::bigint,
+           {WIRE_TYPE.format(oid="a.atttypid", typmod="a.atttypmod")}
     FROM (SELECT) AS one
     LEFT JOIN pg_attribute a
       ON a.attrelid = %s::oid AND a.attname = ANY(%s::text[])
      AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
     LEFT JOIN pg_class c ON c.oid = a.attrelid
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-"""
+"""  # noqa: S608  (put together from constants)
 
 _IDENTITIES = """
     SELECT c.oid::bigint, c.relfilenode::bigint, p.oid::bigint, p.xmin::text::bigint,
@@ -128,6 +130,7 @@ class SideConnection:
                 default=row[6],
                 filled=row[7],
                 rewritten=known is not None and row[8] != known,
+                wire=wire_type(row[9]),
             )
             for row in rows
             if row[1] is not None

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cdc.codecs import is_supported
 from cdc.names import quote_ident
 from connectors.postgres.catalog import TableDefinition
 from connectors.postgres.publication import quote_table
@@ -139,13 +138,6 @@ def _column_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[
     name = quote_table(table.id)
     for column in table.published_columns:
         quoted = quote_ident(column.name)
-        if not is_supported(column.type_oid):
-            yield finding(
-                "unsupported_type",
-                f"the type {column.type} of column {column.name} is not supported yet",
-                f"ALTER TABLE {name} ALTER COLUMN {quoted} TYPE text USING {quoted}::text; or "
-                f"take {table.id} out of `tables` in cdc.yaml",
-            )
         if column.name.lower().startswith(RESERVED_PREFIX):
             yield finding(
                 "reserved_column",

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cdc import codecs
 from cdc.control import (
     LoadRecord,
     OffsetRecord,
@@ -19,6 +20,7 @@ from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.frontier import FrontierRecord, LastTransaction
 from cdc.names import TableId
 from cdc.position import Position, frontier
+from cdc.schema import WireType
 from cdc.states import COPYING, DONE, ERRORED, INTENDED, READY, REPLAYING, SNAPSHOTTING
 from cdc.unsent import UNSENT
 from tests.support.schemas import ALL_TYPES, all_types_row, all_types_schema, column, table_schema
@@ -115,6 +117,13 @@ def control_records():
     }  # fmt: skip
     pairs = {name: record.to_key_value() for name, record in records.items()}
     pairs["schema"] = schema_key_value(schema)
+    looked_through = (
+        column(1, "id", 16401, type="positive", not_null=True, wire=WireType(codecs.INT4, -1)),
+        column(2, "tags", 1009, type="text[]", wire=WireType(codecs.TEXT, -1, array=True)),
+        column(3, "b", 1020, type="box[]", wire=WireType(603, -1, array=True, delimiter=";")),
+    )
+    wired = table_schema(*looked_through, version=3)
+    pairs["schema with a domain and arrays"] = schema_key_value(wired)
     pairs["truncate"] = truncate_key_value(
         orders, 1, Position(0, 0x16B3790, 2), cascade=True, restart_identity=False
     )
@@ -148,7 +157,7 @@ FILES = {
 
 def main():
     for name, build in FILES.items():
-        (FOLDER / name).write_text(json.dumps(build(), indent=1, ensure_ascii=False) + "\n")
+        (FOLDER / name).write_text(json.dumps(build(), indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,9 +18,7 @@ from cdc.position import frontier
 
 def replica_table(schema, rows):
     """Rows (record key to JSON values) as the replica holds them."""
-    simple = len(schema.key) == 1 and (
-        schema.column(schema.key[0]).type_oid in codecs.SIMPLE_KEY_TYPES
-    )
+    simple = len(schema.key) == 1 and codecs.is_simple_key(schema.column(schema.key[0]))
     columns = {
         c.name: pa.array(
             [_value(c, row.get(c.name)) for row in rows.values()], codecs.arrow_type(c)

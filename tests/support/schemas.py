@@ -1,8 +1,13 @@
 """Made-up table schemas for tests."""
 
+import re
+
 from cdc import codecs
 from cdc.position import Position
 from cdc.schema import Column, TableSchema
+
+#: An enum of the tests, which no table of types knows.
+MOOD = 16400
 
 TYPE_TEXT = {
     codecs.BOOL: "boolean",
@@ -22,11 +27,27 @@ TYPE_TEXT = {
     codecs.UUID: "uuid",
     codecs.JSON: "json",
     codecs.JSONB: "jsonb",
+    codecs.OID: "oid",
+    codecs.TIME: "time without time zone",
+    codecs.TIMETZ: "time with time zone",
+    codecs.INTERVAL: "interval",
+    codecs.BIT: "bit(3)",
+    codecs.VARBIT: "bit varying",
+    MOOD: "mood",
 }
 
 
-def column(id, name, oid=codecs.TEXT, *, type=None, not_null=False):
-    return Column(id, name, oid, -1, type or TYPE_TEXT[oid], not_null)
+_NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
+
+
+def numeric_typmod(precision, scale):
+    return (precision << 16 | scale & 0x7FF) + 4
+
+
+def column(id, name, oid=codecs.TEXT, *, type=None, not_null=False, wire=None):
+    match = _NUMERIC.fullmatch(type or "")
+    typmod = numeric_typmod(int(match[1]), int(match[2])) if match else -1
+    return Column(id, name, oid, typmod, type or TYPE_TEXT[oid], not_null, wire=wire)
 
 
 def table_schema(*columns, key=("id",), table="orders", version=1, load=1, identity="d", lsn=1):
@@ -59,6 +80,13 @@ ALL_TYPES = {
     "u": (codecs.UUID, b"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
     "j": (codecs.JSON, b'{"a": 1.0,  "b":null}'),
     "jb": (codecs.JSONB, b'{"a": 1.0}'),
+    "o": (codecs.OID, b"4294967295"),
+    "tm": (codecs.TIME, b"24:00:00"),
+    "tmz": (codecs.TIMETZ, b"23:59:59.999999-15:59"),
+    "iv": (codecs.INTERVAL, b"P-1Y2M3DT-4H5M6.789012S"),
+    "bi": (codecs.BIT, b"101"),
+    "vb": (codecs.VARBIT, b""),
+    "e": (MOOD, b'very "happy"'),
 }
 
 

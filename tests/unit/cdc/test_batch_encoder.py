@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from cdc import codecs
 from cdc.batch_encoder import BatchEncoder
 from cdc.envelope import BadValue, Origin, RowEncoder, TransactionFields
-from tests.support.schemas import ALL_TYPES, all_types_row, all_types_schema, table_schema
+from tests.support.schemas import (
+    ALL_TYPES,
+    MOOD,
+    all_types_row,
+    all_types_schema,
+    table_schema,
+)
 
 ORIGIN = Origin("1.0%b", "shop", "sh%op\\\"'")
 LOAD = TransactionFields(
@@ -38,12 +44,19 @@ VALUES = {
     codecs.UUID: st.uuids().map(str),
     codecs.JSON: text.map(lambda v: f'{{"a": "{v}"}}'),
     codecs.JSONB: text,
+    codecs.OID: st.integers(0, 2**32 - 1).map(str),
+    codecs.TIME: st.times().map(str) | st.just("24:00:00"),
+    codecs.TIMETZ: st.times().map(lambda v: f"{v}+15:59"),
+    codecs.INTERVAL: st.sampled_from(["P-1Y2M3DT-4H5M6.789012S", "PT0S", "infinity"]),
+    codecs.BIT: st.sampled_from(["0", "101"]),
+    codecs.VARBIT: st.sampled_from(["", "101"]),
+    MOOD: text,
 }
 
 
 def test_every_supported_type_is_tried():
-    assert set(VALUES) == set(codecs.CODECS)
-    assert {oid for oid, _ in ALL_TYPES.values()} == set(codecs.CODECS)
+    assert set(VALUES) == {*codecs.CODECS, MOOD}
+    assert {oid for oid, _ in ALL_TYPES.values()} == set(VALUES)
 
 
 def one_by_one(encoder, rows):

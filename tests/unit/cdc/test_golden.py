@@ -51,7 +51,7 @@ def test_control_records_read_back():
         assert isinstance(record, SourceRecord | OffsetRecord | TableRecord | LoadRecord)
         key, value = record.to_key_value()
         assert (key.decode(), value.decode()) in written
-    assert [s.version for by in state.schemas.values() for s in by.values()] == [2]
+    assert [s.version for by in state.schemas.values() for s in by.values()] == [2, 3]
     assert len(state.truncates) == 1
 
 

@@ -73,7 +73,6 @@ A, B, C = SAME.columns
         (with_columns(A, B, dataclasses.replace(C, typmod=655366)), "column_retyped"),
         (with_columns(A, dataclasses.replace(B, in_key=True), C), "key_changed"),
         (with_columns(dataclasses.replace(A, in_key=False), B, C), "key_changed"),
-        (with_columns(A, B, C, RelationColumn("p", 600, -1, False)), "unsupported_type"),
         (with_columns(A, B, C, dataclasses.replace(NEW, name="_CDC_x")), "reserved_column"),
         (with_columns(A, B, C, dataclasses.replace(NEW, name="NAME")), "ambiguous_column"),
     ],

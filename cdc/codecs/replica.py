@@ -1,0 +1,90 @@
+"""What a column is in a replica: its Delta type, and the exact value of its JSON. Pure."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from cdc.codecs.table import NUMERIC, FromJson, codec_of
+from cdc.codecs.to_text import same
+from cdc.errors import LakeError
+from cdc.schema import Column
+
+_MAX_DECIMAL_PRECISION = 38
+#: numeric's typmod: precision and scale in an offset of its own; the scale has 11 bits.
+_TYPMOD_OFFSET = 4
+
+
+def _to_decimal(value: str) -> Decimal:
+    number = Decimal(value)
+    if not number.is_finite():
+        raise ValueError("not a finite number")
+    return number
+
+
+def decimal_form(column: Column) -> tuple[int, int] | None:
+    """Precision and scale of a numeric that Delta's DECIMAL holds, else None."""
+    wire = column.resolved
+    if wire.array or wire.oid != NUMERIC or wire.typmod < _TYPMOD_OFFSET:
+        return None
+    bits = wire.typmod - _TYPMOD_OFFSET
+    precision, scale = bits >> 16 & 0xFFFF, bits & 0x7FF
+    if precision > _MAX_DECIMAL_PRECISION or scale > precision:
+        # A negative scale looks like a large one.
+        return None
+    return precision, scale
+
+
+def delta_type(column: Column) -> str:
+    """Spark DDL of the column in a replica: exact, else STRING."""
+    decimal = decimal_form(column)
+    if decimal is not None:
+        return f"DECIMAL({decimal[0]},{decimal[1]})"
+    return codec_of(column).delta
+
+
+def from_json(column: Column) -> FromJson:
+    """Converter of the envelope's value (never None) to the exact Python value.
+
+    The converter raises LakeError ``value_out_of_range``, naming the column, for a value that
+    the Delta type cannot hold (infinity, BC, years above 9999, NaN in a DECIMAL).
+    """
+    convert = codec_of(column).from_json if decimal_form(column) is None else _to_decimal
+    if convert is same:
+        return same
+
+    def checked(value: Any) -> Any:
+        try:
+            return convert(value)
+        except (ValueError, TypeError, ArithmeticError, AttributeError):
+            raise LakeError(
+                "value_out_of_range",
+                f"column {column.name} ({column.type}) holds a value that Delta type "
+                f"{delta_type(column)} cannot hold",
+                remedy="change the value at the source (infinity, NaN, BC and years above 9999 "
+                "have no exact form in this Delta type)",
+            ) from None
+
+    return checked
+
+
+def arrow_type(column: Column) -> Any:
+    """The pyarrow type that matches ``delta_type``."""
+    import pyarrow as pa  # slow to import: not for the capture process
+
+    decimal = decimal_form(column)
+    if decimal is not None:
+        return pa.decimal128(*decimal)
+    return {
+        "BOOLEAN": pa.bool_(),
+        "SMALLINT": pa.int16(),
+        "INT": pa.int32(),
+        "BIGINT": pa.int64(),
+        "FLOAT": pa.float32(),
+        "DOUBLE": pa.float64(),
+        "STRING": pa.string(),
+        "BINARY": pa.binary(),
+        "DATE": pa.date32(),
+        "TIMESTAMP_NTZ": pa.timestamp("us"),
+        "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    }[delta_type(column)]
