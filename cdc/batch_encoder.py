@@ -8,7 +8,6 @@ equal to ``RowEncoder``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 
 import orjson
@@ -22,7 +21,10 @@ Column = Sequence[bytes | None]
 #: Takes a column's values; gives JSON fragments, or values that only lack their quotes.
 _Encode = Callable[[Column], tuple[Sequence[bytes], bool]]
 
-_NEEDS_ESCAPE = re.compile(rb'[\x00-\x1f"\\]')
+# What stands in JSON as it is. Deleting these from a text is several times quicker than
+# searching it for the others.
+_NO_ESCAPE = bytes(c for c in range(0x20, 0x100) if c not in b'"\\')
+_NO_JSON_NUMBER = frozenset((None, b"NaN", b"Infinity", b"-Infinity", b"-0"))
 
 
 class BatchEncoder:
@@ -142,6 +144,8 @@ def _column_encoder(column: SchemaColumn) -> _Encode:
         return _plain
     if encoder is to_json.quoted:
         return _quoted
+    if encoder is to_json.floating:
+        return _floats(encoder)
     if encoder is to_json.timestamp:
         return _timestamps(encoder, b"", b"")
     if encoder is to_json.timestamptz:
@@ -155,6 +159,17 @@ def _plain(values: Column) -> tuple[Sequence[bytes], bool]:
     return values, False  # type: ignore[return-value]
 
 
+def _floats(encoder: JsonEncoder) -> _Encode:
+    each = _each(encoder)
+
+    def encode(values: Column) -> tuple[Sequence[bytes], bool]:
+        if _NO_JSON_NUMBER.isdisjoint(values):
+            return values, False  # type: ignore[return-value]
+        return each(values)
+
+    return encode
+
+
 def _quoted(values: Column) -> tuple[Sequence[bytes], bool]:
     if None in values:
         return [b"null" if v is None else b'"%b"' % v for v in values], False
@@ -166,15 +181,16 @@ def _text(encoder: JsonEncoder) -> _Encode:
 
     def encode(values: Column) -> tuple[Sequence[bytes], bool]:
         # The spaces keep the parts of a cut UTF-8 sequence from meeting the next value's.
-        together = b" ".join([v for v in values if v is not None] if None in values else values)  # type: ignore[arg-type]
-        if _NEEDS_ESCAPE.search(together) is not None:
+        nulls = None in values
+        together = b" ".join([v for v in values if v is not None] if nulls else values)  # type: ignore[arg-type]
+        if together.translate(None, _NO_ESCAPE):
             return each(values)
         if not together.isascii():
             try:
                 together.decode()
             except UnicodeDecodeError:
                 raise BadText("not valid UTF-8") from None
-        return _quoted(values)
+        return _quoted(values) if nulls else (values, True)  # type: ignore[return-value]
 
     return encode
 

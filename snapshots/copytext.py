@@ -25,6 +25,7 @@ _LETTERS = {
     b"v": b"\v",
 }
 _NULL = rb"\N"
+_USUAL = [(b"\\" + letter, char) for letter, char in _LETTERS.items()]
 
 
 def parse_block(block: bytes, columns: int) -> list[Fields]:
@@ -40,9 +41,9 @@ def parse_block(block: bytes, columns: int) -> list[Fields]:
     """
     if not block:
         return []
-    if block[-1:] != b"\n":
+    lines = block.split(b"\n")
+    if lines.pop():
         raise ProtocolViolation("bad_copy_data", "COPY sent a part of a row")
-    lines = block[:-1].split(b"\n")
     rows: list[Fields]
     if b"\\" in block:
         rows = [parse_line(line) for line in lines]
@@ -66,7 +67,12 @@ def parse_line(line: bytes) -> Fields:
 
 def unescape(field: bytes) -> bytes:
     r"""A value without its escapes; not for ``\N``."""
-    return _ESCAPE.sub(_plain, field)
+    # Replacing is quicker and takes less memory than a call for each escape. Backslashes that
+    # are escaped themselves are set aside: what follows one is not of an escape.
+    parts = field.split(rb"\\")
+    for escape, char in _USUAL:
+        parts = [part.replace(escape, char) for part in parts]
+    return b"\\".join([_ESCAPE.sub(_plain, part) if b"\\" in part else part for part in parts])
 
 
 def _plain(match: re.Match[bytes]) -> bytes:

@@ -12,6 +12,8 @@ from snapshots.messages import Command, Message, WorkerSetup, command_line, read
 
 _READ_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
+# For glibc: what large rows took goes back to the system at once, smaller pieces are kept.
+_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 
 
 class Worker:
@@ -29,6 +31,7 @@ class Worker:
         environment["PYTHONPATH"] = os.pathsep.join(
             part for part in (here, environment.get("PYTHONPATH")) if part
         )
+        environment |= _MEMORY
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "snapshots.worker", str(os.getpid())],
             stdin=subprocess.PIPE,

@@ -286,19 +286,27 @@ class ChunkCopy:
                 size += length
                 if len(lines) < self.batch_rows and size < BATCH_BYTES:
                     continue
+                # Of a large value even one copy too many counts.
+                del line
             elif length == 0:
                 if readable.poll(PATIENCE * 1000):
                     server.consume_input()
                     if time.monotonic() - since < PATIENCE:
                         continue
             elif lines:
-                yield b"".join(lines)
+                yield _together(lines)
                 return
             else:
                 return
-            yield b"".join(lines)
-            lines.clear()
+            yield _together(lines)
             size, since = 0, time.monotonic()
+
+
+def _together(lines: list[bytes]) -> bytes:
+    """One block of all lines, of which nothing else is kept then."""
+    block = b"".join(lines)
+    lines.clear()
+    return block
 
 
 def _name(schema: TableSchema) -> sql.Identifier:

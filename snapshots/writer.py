@@ -95,19 +95,25 @@ class TaskWriter:
         rows, ends = 0, Ends()
         source.batch_rows = self._rate.batch_rows(BATCH_ROWS)
         for block in source.blocks():
-            batch = parse_block(block, columns)
-            if batch:
+            size, batch = len(block), parse_block(block, columns)
+            # A row can be large: what is not needed any more goes at once.
+            del block
+            count = len(batch)
+            if count:
                 if not self._open_rows:
                     self._producer.begin()
                     self._opened = time.monotonic()
-                keys, values = self._batches.snapshot_rows(list(zip(*batch, strict=True)), load)
+                batch = list(zip(*batch, strict=True))
+                keys, values = self._batches.snapshot_rows(batch, load)
+                del batch
                 self._send(keys, values, headers)
-                rows += len(batch)
-                self._open_rows += len(batch)
-                self._open_bytes += len(block)
+                del keys, values
+                rows += count
+                self._open_rows += count
+                self._open_bytes += size
             self._look()
             source.batch_rows = self._rate.batch_rows(BATCH_ROWS)
-            if pause := self._rate.pause(len(batch), time.monotonic()):
+            if pause := self._rate.pause(count, time.monotonic()):
                 time.sleep(pause)
             if self._is_full():
                 self._commit(ends)

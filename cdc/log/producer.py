@@ -147,7 +147,7 @@ class TransactionalProducer(Closing):
         value: bytes | None,
         headers: Headers | None,
     ) -> None:
-        """Take a message into the transaction; the hot path.
+        """Take a message into the transaction; hot, so produce() gets its arguments unnamed.
 
         Raises:
             LogError: ``record_too_large`` for this message; any other error may belong to
@@ -164,7 +164,7 @@ class TransactionalProducer(Closing):
             return
         try:
             try:
-                self._produce(topic, held[0], held[1], partition, headers=held[2])
+                self._produce(topic, held[0], held[1], partition, None, None, 0, held[2])
             except BufferError:
                 self._client.produce_when_room(topic, partition, held, None)
             self._unpolled += 1
@@ -182,7 +182,7 @@ class TransactionalProducer(Closing):
         values: Sequence[bytes],
         headers: Sequence[Headers],
     ) -> bool:
-        """Take messages of one topic into the transaction, in their order; the hot path.
+        """Take messages of one topic into the transaction, in their order; hot like ``send``.
 
         Returns:
             False, and none was taken, if one of them may be over the limit: ``send`` tells.
@@ -205,7 +205,7 @@ class TransactionalProducer(Closing):
                     held[topic, partition] = (values[i], keys[i], headers[i])
                     continue
                 try:
-                    produce(topic, values[i], keys[i], partition, headers=headers[i])
+                    produce(topic, values[i], keys[i], partition, None, None, 0, headers[i])
                 except BufferError:
                     self._client.produce_when_room(
                         topic, partition, (values[i], keys[i], headers[i]), None
