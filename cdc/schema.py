@@ -108,6 +108,8 @@ class TableSchema:
         key: Names of the key columns, in the order of the record key.
         columns: The published columns, in the order of the wire.
         valid_from: Position of the first event that has this version.
+        partitioned: A partitioned table, whose partitions' changes come under its own name.
+        deferrable: The key is checked only at the end of a transaction, which can swap keys.
     """
 
     schema: str
@@ -119,6 +121,8 @@ class TableSchema:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
     valid_from: Position
+    partitioned: bool = False
+    deferrable: bool = False
 
     @property
     def id(self) -> TableId:
@@ -145,7 +149,7 @@ class TableSchema:
 
     def to_record(self) -> dict[str, Any]:
         """The value of the ``["schema", …]`` control record."""
-        return {
+        record = {
             "v": 1,
             "from": str(self.valid_from),
             "relid": self.relid,
@@ -155,6 +159,9 @@ class TableSchema:
             "key": list(self.key),
             "columns": [c.to_record() for c in self.columns],
         }
+        # Few tables are; records without them read as before.
+        flags = {"partitioned": self.partitioned, "deferrable": self.deferrable}
+        return record | {name: True for name, on in flags.items() if on}
 
     @classmethod
     def from_record(cls, load: int, version: int, record: dict[str, Any]) -> TableSchema:
@@ -172,6 +179,8 @@ class TableSchema:
                 key=tuple(record["key"]),
                 columns=tuple(Column.from_record(c) for c in record["columns"]),
                 valid_from=Position.parse(record["from"]),
+                partitioned=record.get("partitioned", False),
+                deferrable=record.get("deferrable", False),
             )
         except KeyError as missing:
             raise LogError("bad_record", f"schema record without {missing}") from None

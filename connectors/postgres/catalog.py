@@ -11,6 +11,7 @@ import psycopg
 from cdc.names import TableId
 from cdc.position import Position, parse_lsn
 from cdc.schema import Column, TableSchema, WireType
+from cdc.source_sql import RELATION_FILE
 from connectors.postgres.failures import mapped_errors
 
 
@@ -26,7 +27,9 @@ class ColumnDefinition:
         type: ``format_type``, such as ``numeric(10,2)``.
         not_null: attnotnull.
         default: The default's expression as text, or None.
-        generated: Computed by the server; such columns are not on the wire.
+        generated: Computed by the server.
+        on_wire: The publication has it: not if it is generated, unless it is asked to publish
+            such columns (server version 18 on), and not if it lists others.
         wire: What a domain or an array comes to.
     """
 
@@ -38,6 +41,7 @@ class ColumnDefinition:
     not_null: bool
     default: str | None
     generated: bool
+    on_wire: bool = True
     wire: WireType | None = None
 
 
@@ -57,13 +61,16 @@ class TableDefinition:
     Args:
         id: Schema and name.
         relid: pg_class.oid.
-        filenode: Changes when the table is rewritten; None for relations without storage.
+        filenode: Changes when the table is rewritten, see ``cdc.source_sql``; None for relations
+            without storage.
         kind: pg_class.relkind.
         persistence: ``p`` permanent, ``u`` unlogged, ``t`` temporary.
         identity: pg_class.relreplident: d, n, f, i.
         columns: In the order of the wire, generated ones included.
         primary_key: None if there is none.
         identity_index: The index of identity ``i``; None otherwise, or if it was dropped.
+        unique_key: A unique index over NOT NULL columns, which serves as key of a table of
+            identity FULL without a primary key.
         is_partition: A partition of a partitioned table.
         parents: Tables that it inherits from.
         children: It has tables that inherit from it.
@@ -83,6 +90,7 @@ class TableDefinition:
     columns: tuple[ColumnDefinition, ...]
     primary_key: IndexDefinition | None
     identity_index: IndexDefinition | None
+    unique_key: IndexDefinition | None
     is_partition: bool
     parents: tuple[str, ...]
     children: bool
@@ -95,17 +103,21 @@ class TableDefinition:
     @property
     def key(self) -> IndexDefinition | None:
         """The index whose columns are the record key: the identity's, else the primary key."""
-        return self.identity_index if self.identity == "i" else self.primary_key
+        if self.identity == "i":
+            return self.identity_index
+        if self.identity == "f":
+            return self.primary_key or self.unique_key
+        return self.primary_key
 
     @property
     def published_columns(self) -> tuple[ColumnDefinition, ...]:
         """The columns on the wire, in its order."""
-        return tuple(column for column in self.columns if not column.generated)
+        return tuple(column for column in self.columns if column.on_wire)
 
     @property
     def generated_columns(self) -> tuple[str, ...]:
         """Names of the columns that are left out."""
-        return tuple(column.name for column in self.columns if column.generated)
+        return tuple(c.name for c in self.columns if c.generated and not c.on_wire)
 
     def schema(self, load: int, valid_from: Position, version: int = 1) -> TableSchema:
         """The schema of a load; the table must have passed preflight (it has a key)."""
@@ -134,6 +146,8 @@ class TableDefinition:
                 for column in self.published_columns
             ),
             valid_from=valid_from,
+            partitioned=self.kind == "p",
+            deferrable=key.deferrable,
         )
 
 
@@ -217,6 +231,17 @@ WIRE_TYPE = """
      FROM step WHERE n > 1 ORDER BY n DESC LIMIT 1)
 """
 
+# Of a column ``a`` of a table whose place in the publication ``pub`` is ``p``, if it has one of its
+# own. Columns that newer servers add are read through JSON.
+ON_WIRE = """
+    (a.attgenerated = ''
+     OR a.attgenerated = 's' AND (coalesce(to_jsonb(pub) ->> 'pubgencols', 'n') = 's'
+                                  OR current_setting('server_version_num')::int >= 180000
+                                     AND to_jsonb(p) ->> 'prattrs' IS NOT NULL))
+    AND (to_jsonb(p) ->> 'prattrs' IS NULL
+         OR a.attnum = ANY(string_to_array(to_jsonb(p) ->> 'prattrs', ' ')::int[]))
+"""
+
 # Every index column of a key is a plain column (indkey > 0): expressions cannot be in one.
 _INDEX = """
     (SELECT jsonb_build_object(
@@ -229,17 +254,26 @@ _INDEX = """
                      WHERE k.n <= i.indnkeyatts))
      FROM pg_catalog.pg_index i
      JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
-     WHERE i.indrelid = c.oid AND i.indisvalid AND {which})
+     WHERE i.indrelid = c.oid AND i.indisvalid AND {which}
+     ORDER BY i.indnkeyatts, ic.relname LIMIT 1)
+"""
+
+_UNIQUE_KEY = """
+    i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                    WHERE a.attrelid = c.oid AND a.attnum = ANY(i.indkey::int2[])
+                      AND NOT a.attnotnull)
 """
 
 _TABLES = f"""
-    SELECT n.nspname::text, c.relname::text, c.oid::bigint, pg_relation_filenode(c.oid)::bigint,
+    SELECT n.nspname::text, c.relname::text, c.oid::bigint,
+           {RELATION_FILE.format(oid="c.oid", kind="c.relkind")},
            c.relkind::text, c.relpersistence::text, c.relreplident::text,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(
                        a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
                        format_type(a.atttypid, a.atttypmod), a.attnotnull,
                        CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
-                       a.attgenerated <> '',
+                       a.attgenerated <> '', {ON_WIRE},
                        {WIRE_TYPE.format(oid="a.atttypid", typmod="a.atttypmod")}
                        ) ORDER BY a.attnum), '[]')
             FROM pg_catalog.pg_attribute a
@@ -247,6 +281,7 @@ _TABLES = f"""
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
            {_INDEX.format(which="i.indisprimary")},
            {_INDEX.format(which="i.indisreplident")},
+           {_INDEX.format(which=_UNIQUE_KEY)},
            c.relispartition,
            ARRAY(SELECT h.inhparent::regclass::text FROM pg_catalog.pg_inherits h
                  WHERE h.inhrelid = c.oid ORDER BY h.inhseqno),
@@ -259,10 +294,8 @@ _TABLES = f"""
     FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
-    LEFT JOIN pg_catalog.pg_publication_rel p
-      ON p.prrelid = c.oid
-     AND p.prpubid = (SELECT oid FROM pg_catalog.pg_publication
-                      WHERE pubname = %(publication)s::text)
+    LEFT JOIN pg_catalog.pg_publication pub ON pub.pubname = %(publication)s::text
+    LEFT JOIN pg_catalog.pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = pub.oid
 """  # noqa: S608  (put together from constants)
 
 
@@ -329,14 +362,15 @@ def _definition(row: tuple[Any, ...]) -> TableDefinition:
         columns=tuple(_column(column) for column in row[7]),
         primary_key=_index(row[8]),
         identity_index=_index(row[9]) if row[6] == "i" else None,
-        is_partition=row[10],
-        parents=tuple(row[11]),
-        children=row[12],
-        rows_hidden=row[13],
-        readable=row[14],
-        ours=row[15],
-        owner=row[16],
-        pub_rel=None if row[17] is None else (row[17], row[18]),
+        unique_key=_index(row[10]),
+        is_partition=row[11],
+        parents=tuple(row[12]),
+        children=row[13],
+        rows_hidden=row[14],
+        readable=row[15],
+        ours=row[16],
+        owner=row[17],
+        pub_rel=None if row[18] is None else (row[18], row[19]),
     )
 
 

@@ -250,9 +250,11 @@ def _publication_problems(
         wanted = [
             table
             for table in tables
-            if (definition := facts.tables.get(table)) is not None and definition.kind == "r"
+            if (definition := facts.tables.get(table)) is not None and definition.kind in "rp"
         ]
-        for problem, remedy in differences(facts.publication, wanted, managed=manage):
+        roots = [table for table in wanted if facts.tables[table].kind == "p"]
+        found = differences(facts.publication, wanted, managed=manage, partitioned=roots)
+        for problem, remedy in found:
             yield Finding("publication_differs", subject, problem, remedy)
         return
     create = f"{create_sql(publication, tables)};"

@@ -114,7 +114,7 @@ def create_sql(name: str, tables: Iterable[TableId]) -> str:
     listed = ", ".join(quote_table(table) for table in sorted(tables))
     return (
         f"CREATE PUBLICATION {quote_ident(name)} FOR TABLE {listed} "
-        "WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = false)"
+        "WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
     )
 
 
@@ -144,7 +144,11 @@ def drop_publication(connection: psycopg.Connection[Any], name: str) -> None:
 
 
 def differences(
-    info: PublicationInfo, tables: Iterable[TableId], *, managed: bool
+    info: PublicationInfo,
+    tables: Iterable[TableId],
+    *,
+    managed: bool,
+    partitioned: Iterable[TableId] = (),
 ) -> list[tuple[str, str]]:
     """What keeps a publication from giving us our tables: (problem, SQL that mends it).
 
@@ -152,7 +156,8 @@ def differences(
         info: The publication.
         tables: The tables that it must publish, all operations, all rows, all columns.
         managed: It is ours, and so must not publish anything else; otherwise somebody else
-            says what it publishes beyond them, and how it lists them.
+            says what it publishes beyond them, which columns, and how it lists them.
+        partitioned: Those that are partitioned.
     """
     wanted = frozenset(tables)
     name = quote_ident(info.name)
@@ -185,7 +190,7 @@ def differences(
                     f"ALTER PUBLICATION {name} ADD TABLE {listed};",
                 )
             )
-    bent = sorted((info.row_filtered | info.column_listed) & wanted)
+    bent = sorted((info.row_filtered | (info.column_listed if managed else set())) & wanted)
     for table in bent:
         kind = "a row filter" if table in info.row_filtered else "a column list"
         quoted = quote_table(table)
@@ -203,14 +208,15 @@ def differences(
                 f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');",
             )
         )
-    if info.via_root:
+    if not info.via_root and (roots := sorted(partitioned)):
         found.append(
             (
-                "publishes partitions as their root",
-                f"ALTER PUBLICATION {name} SET (publish_via_partition_root = false);",
+                f"does not publish {', '.join(map(str, roots))} under its own name, but each "
+                "partition by itself",
+                f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true);",
             )
         )
-    if info.generated:
+    if info.generated and managed:
         found.append(
             (
                 "publishes generated columns",

@@ -61,7 +61,7 @@ class Replay:
     ) -> None:
         self._reader = reader
         self._router = router
-        router.copied_at = router.exact_from = copied_at
+        router.guesses.copied_at = router.guesses.exact_from = copied_at
         self._topic = topic
         self._keep_alive = keep_alive
         self._transaction: tuple[int, int] | None = None
@@ -89,10 +89,17 @@ class Replay:
                 self._take(record)
             self._resumed = False
         stop = min(end, self.at.offset + BATCH_RECORDS)
+        if self._router.reduces:
+            # What a transaction does to such a table is known only at its end.
+            stop = end
         for n, record in enumerate(self._records(self.at.offset, stop)):
             if n % 1000 == 0:
                 self._keep_alive()
             self._take(record)
+        if stop == end and self._transaction is not None:
+            # Spools end, while they are replayed, with a whole transaction.
+            self._router.commit()
+            self._transaction = None
         # Markers of transactions take offsets, too.
         self.at = Replayed(stop, self.at.position, self.at.relation_offset)
         return self._router.take_control()
@@ -100,11 +107,11 @@ class Replay:
     @property
     def guessed(self) -> bool:
         """Whether the events so far took values that may be later ones, since ``exact_from``."""
-        return self._router.guessed
+        return self._router.guesses.any
 
     def exact_from(self, lsn: int) -> None:
         """All values that were re-read so far are in the stream by this LSN, if they are later."""
-        self._router.exact_from, self._router.guessed = lsn, False
+        self._router.guesses.exact_from, self._router.guesses.any = lsn, False
 
     def schema(self) -> TableSchema:
         """The newest schema of the table."""

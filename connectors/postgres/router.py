@@ -18,15 +18,17 @@ from cdc.position import Position
 from cdc.schema import TableSchema
 from cdc.unsent import UNSENT
 from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.collected import CollectedChanges, wrong_width
 from connectors.postgres.drift import SchemaDrift, added_columns, next_schema
 from connectors.postgres.inserts import insert_columns
-from connectors.postgres.messages import Begin, Delete, Insert, Relation, Row, Truncate, Update
+from connectors.postgres.messages import Begin, Delete, Insert, Relation, Truncate, Update
 from connectors.postgres.readahead import ReadAhead
 from connectors.postgres.remedies import FIRST
 from connectors.postgres.routes import Change, Route, RoutedTable, Send, SendAll, Source, SpoolRoute
 from connectors.postgres.session import XLOG_HEADER_SIZE
-from connectors.postgres.spool import SpoolFrame, truncate_of
-from connectors.postgres.toast import RowCache
+from connectors.postgres.spool import truncate_of
+from connectors.postgres.spooling import Spooling, undescribed
+from connectors.postgres.toast import Guesses, RowCache
 
 #: A message up to this size holds no row that the cache would keep.
 SMALL_MESSAGE: Final = 1000
@@ -56,16 +58,14 @@ class Router:
         self._settings = settings
         self._epoch = epoch
         self._tables = dict(tables)
-        # Tables whose events go to a spool (too), by relation id.
-        self._spools: dict[int, SpoolRoute] = {}
-        self._frame: SpoolFrame | None = None
+        self._spooling = Spooling(epoch, send)
+        # Asked for every change.
+        self._spools = self._spooling.routes
         self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
         self._send = send
         self._send_all = send_all
         self._source = source
         self._relations: dict[int, Relation] = {}
-        # The messages that these came in.
-        self._described: dict[int, bytes] = {}
         # None: a relation that we do not capture.
         self._routes: dict[int, Route | None] = {}
         self._cache = RowCache()
@@ -76,6 +76,8 @@ class Router:
         # The messages from which changes come; set by ``take``.
         self._batch: Sequence[bytes] = ()
         self._rereads = ReadAhead(source)
+        # Changes that are written at the end of the transaction.
+        self._collected = CollectedChanges()
         #: Changes of the open transaction so far, of whatever table.
         self.ordinal = 0
         #: Records sent since this router was made.
@@ -86,11 +88,8 @@ class Router:
         self._changes: dict[TableId, int] = dict.fromkeys(self._tables, 0)
         #: Names of relations that had changes and that nobody captures.
         self.unknown: set[TableId] = set()
-        #: Only for a replay (``replay.py``): LSNs below which the rows before may not be those
-        #: that the log has, because chunks have later ones; and because re-reads had later ones.
-        self.copied_at = self.exact_from = 0
-        #: Whether a value was re-read below these.
-        self.guessed = False
+        #: Only for a replay (``replay.py``).
+        self.guesses = Guesses()
         #: Control records that the open Kafka transaction must hold.
         self.control: list[KeyValue] = []
 
@@ -98,6 +97,11 @@ class Router:
     def schemas(self) -> dict[TableId, TableSchema]:
         """The newest schema of each table, as far as the stream has told."""
         return {id: table.schema for id, table in self._tables.items()}
+
+    @property
+    def reduces(self) -> bool:
+        """Whether changes of a table are written only at the end of their transaction."""
+        return any(table.schema.deferrable for table in self._tables.values())
 
     @property
     def changes(self) -> dict[TableId, int]:
@@ -129,12 +133,8 @@ class Router:
             message: The pgoutput message that said so.
         """
         self._relations[relation.relid] = relation
-        self._described[relation.relid] = message
-        if (spool := self._spools.get(relation.relid)) is not None:
-            spool.described = False
-        route = self._routes.pop(relation.relid, None)
-        if route is not None:
-            self._changes[route.table] += route.changes
+        self._spooling.describe(relation.relid, message)
+        self._end_route(relation.relid)
 
     def spool(self, relid: int, topic: str) -> None:
         """From here on, events of a relation go to a spool (too)."""
@@ -150,23 +150,22 @@ class Router:
         self._tables[id] = table
         self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
         self._changes.setdefault(id, 0)
-        route = self._routes.pop(relid, None)
-        if route is not None:
-            self._changes[route.table] += route.changes
+        self._end_route(relid)
 
     def drop(self, id: TableId) -> None:
         """From here on, events of this table go nowhere."""
         table = self._tables.pop(id, None)
         if table is not None:
             self._by_relid.pop(table.schema.relid, None)
-            self._routes.pop(table.schema.relid, None)
+            self._end_route(table.schema.relid)
         self._changes.pop(id, None)
 
     def begin(self, begin: Begin) -> None:
         """A transaction that is not in the log yet starts."""
         self._begin = begin
-        self._frame = None
+        self._spooling.begin(begin)
         self.ordinal = 0
+        self._collected.clear()
         self._fields = TransactionFields(
             self._epoch,
             begin.final_lsn,
@@ -177,7 +176,13 @@ class Router:
         )
 
     def commit(self) -> None:
-        """The transaction is complete."""
+        """The transaction is complete.
+
+        Raises:
+            SourceStopped: As ``change``.
+        """
+        for route in list(self._collected.routes):
+            self._write_collected(route)
         self._begin = None
         if self._cached:
             self._cache.clear()
@@ -205,7 +210,9 @@ class Router:
         if route is None:
             return
         try:
-            if type(event) is Insert:
+            if route.net is not None:
+                self._collected.take(route, route.net, event, ordinal, size)
+            elif type(event) is Insert:
                 new = event.new
                 if len(new) != route.width:
                     raise self._width()
@@ -222,7 +229,7 @@ class Router:
         except BadValue as bad:
             raise self._stopped(route.table, "bad_value", str(bad)) from None
         except LogError as error:
-            if error.code != "record_too_large":
+            if error.code not in ("record_too_large", "transaction_too_large"):
                 raise
             raise self._stopped(route.table, error.code, error.message) from None
         route.changes += 1
@@ -246,7 +253,7 @@ class Router:
         return True
 
     def _inserts(self, route: Route, run: Sequence[bytes]) -> bool:
-        if self._cached:
+        if self._cached or route.net is not None:
             return False
         columns = insert_columns(run, route.width)
         if columns is None:
@@ -275,6 +282,8 @@ class Router:
             route = self._routes[relid] if relid in self._routes else self._resolve(relid)
             if route is None:
                 continue
+            if route.net is not None:
+                route.net.truncate()
             self.control.append(
                 truncate_key_value(
                     route.table,
@@ -290,31 +299,14 @@ class Router:
     # --- inside ---
 
     def _to_spool(self, relid: int, messages: Sequence[bytes], ordinal: int) -> None:
-        """Let changes wait: as they came, with the relation in force before them."""
-        spool, begin = self._spools[relid], self._begin
-        if begin is None:
-            raise ProtocolViolation("unexpected_message", "a change outside of a transaction")
-        frame = self._frame = self._frame or SpoolFrame(self._epoch, begin)
         try:
-            if not spool.described:
-                if relid not in self._described:
-                    raise self._undescribed(relid)
-                message = self._described[relid]
-                self._send(spool.topic, 0, None, message, frame.headers(ordinal))
-                spool.described = True
-            for at, message in enumerate(messages, ordinal):
-                self._send(spool.topic, 0, None, message, frame.headers(at))
+            self.records += self._spooling.write(relid, messages, ordinal)
         except LogError as error:
             if error.code != "record_too_large":
                 raise
-            id = self._relations[relid]
-            table = TableId(id.namespace or "pg_catalog", id.name)
+            relation = self._relations[relid]
+            table = TableId(relation.namespace or "pg_catalog", relation.name)
             raise self._stopped(table, error.code, error.message) from None
-        self.records += len(messages)
-
-    def _undescribed(self, relid: int) -> ProtocolViolation:
-        what = f"a change of relation {relid}, which was not described"
-        return ProtocolViolation("unexpected_message", what)
 
     def _update(self, route: Route, event: Update, size: int, index: int) -> None:
         encoder, relid = route.encoder, event.relid
@@ -334,7 +326,9 @@ class Router:
             if missing:
                 xid = self._begin.xid if self._begin else 0
                 row = self._rereads.fill(route.schema, row, missing, index, xid)
-                missing = self._inherited(route, old, row, missing)
+                moved = old is not None and route.encoder.key(old) != route.encoder.key(row)
+                lsn = self._begin.final_lsn if self._begin else 0
+                missing = self.guesses.inherited(lsn, row, missing, moved=moved)
                 unchanged = tuple(route.schema.column_names[i] for i in missing)
         records = encoder.update(old_kind, old, row, self._fields, self.ordinal, unchanged)
         if size > SMALL_MESSAGE or self._cached or exact is not event.new:
@@ -346,19 +340,24 @@ class Router:
             send(topic, crc32(key) % partitions, key, value, headers)
         self.records += len(records)
 
-    def _inherited(
-        self, route: Route, old: Row | None, row: Row, missing: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        """The columns whose values readers are to take from the row before, if they have it."""
-        lsn = self._begin.final_lsn if self._begin else 0
-        if lsn >= self.exact_from:
-            return missing
-        if old is None or route.encoder.key(old) == route.encoder.key(row):
-            self.guessed |= lsn < self.copied_at
-            return missing
-        # What the log has under the old key may be another row, which has taken the key since.
-        self.guessed = True
-        return tuple(i for i in missing if row[i] is UNSENT)
+    def _end_route(self, relid: int) -> None:
+        """From here on, changes of a relation have another route, or none."""
+        route = self._routes.pop(relid, None)
+        if route is not None:
+            # A table cannot be altered while two of its rows have one key.
+            self._write_collected(route)
+            self._changes[route.table] += route.changes
+
+    def _write_collected(self, route: Route) -> None:
+        """Write what is left of the changes of a table whose keys can swap."""
+        if route not in self._collected.routes:
+            return
+        try:
+            for key, value, headers in self._collected.records(route, self._fields):
+                self._send(route.topic, crc32(key) % route.partitions, key, value, headers)
+                self.records += 1
+        except BadValue as bad:
+            raise self._stopped(route.table, "bad_value", str(bad)) from None
 
     def _delete(self, route: Route, event: Delete) -> None:
         if len(event.old) != route.width:
@@ -375,7 +374,7 @@ class Router:
         """Compare a relation with what we know, and make its route."""
         relation = self._relations.get(relid)
         if relation is None:
-            raise self._undescribed(relid)
+            raise undescribed(relid)
         name = TableId(relation.namespace or "pg_catalog", relation.name)
         id = self._by_relid.get(relid, name)
         table = self._tables.get(id)
@@ -414,5 +413,4 @@ class Router:
         )
 
     def _width(self) -> ProtocolViolation:
-        what = "a row has more or fewer columns than its relation"
-        return ProtocolViolation("malformed_message", what, position=str(self.position))
+        return wrong_width(str(self.position))

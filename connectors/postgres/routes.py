@@ -11,6 +11,7 @@ from cdc.envelope import RowEncoder
 from cdc.schema import TableSchema
 from connectors.postgres.drift import AddedColumn
 from connectors.postgres.messages import Delete, Insert, Update
+from connectors.postgres.net_effect import NetEffect
 from connectors.postgres.reread import Values, Wanted
 
 #: ``TransactionalProducer.send``.
@@ -63,6 +64,7 @@ class Route:
         "changes",
         "encoder",
         "insert",
+        "net",
         "partitions",
         "schema",
         "table",
@@ -79,6 +81,8 @@ class Route:
         self.batches = BatchEncoder(encoder)
         self.insert = encoder.insert
         self.width = len(table.schema.columns)
+        #: For tables whose keys can swap within a transaction.
+        self.net = NetEffect(encoder) if table.schema.deferrable else None
         self.changes = 0
 
 

@@ -138,6 +138,7 @@ def check_publication(
     publication: PublicationInfo | None,
     tables: Iterable[TableId],
     before: PublicationInfo | None = None,
+    partitioned: Iterable[TableId] = (),
 ) -> None:
     """The publication still publishes our tables, with everything; what else it has is not ours.
 
@@ -147,6 +148,7 @@ def check_publication(
         tables: What it has to publish.
         before: As it was when this process last looked; its options may not have been changed
             since, not even if they were changed back.
+        partitioned: Those of the tables that are.
 
     Raises:
         HistoryGap: ``publication_missing``, ``publication_changed``.
@@ -160,7 +162,8 @@ def check_publication(
             remedy=RELOAD_REMEDY,
         )
     ours = dataclasses.replace(publication, tables=publication.tables & wanted)
-    if found := differences(ours, wanted, managed=settings.manage_publication):
+    managed = settings.manage_publication
+    if found := differences(ours, wanted, managed=managed, partitioned=partitioned):
         problems = "; ".join(problem for problem, _ in found)
         raise HistoryGap(
             "publication_changed",

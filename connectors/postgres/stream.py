@@ -126,7 +126,10 @@ class Stream:
                 self.keep_alive()
                 batch = self._read()
                 if batch:
-                    self._take(batch)
+                    try:
+                        self._take(batch)
+                    except SourceStopped as stopped:
+                        raise self._stopped(stopped) from None
                     if self._reached:
                         break
                 elif self._outstanding is not None and not session.in_transaction:
@@ -215,10 +218,7 @@ class Stream:
             kind = type(event)
             if kind is Insert or kind is Update or kind is Delete:
                 if not self._skipping:
-                    try:
-                        change(event, len(data), index)  # type: ignore[arg-type]
-                    except SourceStopped as stopped:
-                        raise self._stopped(stopped) from None
+                    change(event, len(data), index)  # type: ignore[arg-type]
                     if router.records >= self._check_at:
                         self._check_limits()
                     if kind is Insert and index >= one_by_one:
@@ -239,10 +239,7 @@ class Stream:
                 router.relation(event, data[XLOG_HEADER_SIZE:])
             elif isinstance(event, Truncate):
                 if not self._skipping:
-                    try:
-                        router.truncate(event)
-                    except SourceStopped as stopped:
-                        raise self._stopped(stopped) from None
+                    router.truncate(event)
             index += 1
 
     def _take_run(self, run: list[bytes], relid: int) -> bool:

@@ -19,7 +19,6 @@ _FIRST_NORMAL_OID = 16384
 _MakeFinding = Callable[[str, str, str], "Finding"]
 
 _NOT_TABLES = {
-    "p": ("partitioned", "is a partitioned table, which is not supported yet"),
     "v": ("view", "is a view: its changes are not replicated"),
     "m": ("materialized_view", "is a materialized view: its changes are not replicated"),
     "f": ("foreign_table", "is a foreign table: its changes are not replicated"),
@@ -59,7 +58,7 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
         return Finding(code, subject, problem, remedy, of_table=True)
 
     leave_out = f"take {table.id} out of `tables` in cdc.yaml"
-    if table.kind != "r":
+    if table.kind not in ("r", "p"):
         code, problem = _NOT_TABLES.get(table.kind, ("not_a_table", "is not a table"))
         yield finding(code, problem, leave_out)
         return
@@ -75,7 +74,7 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
     elif table.parents:
         undo = " ".join(f"ALTER TABLE {name} NO INHERIT {parent};" for parent in table.parents)
         yield finding("inherited", f"inherits from {', '.join(table.parents)}", undo)
-    if table.children:
+    if table.children and table.kind != "p":
         yield finding("inherited", "has tables that inherit from it", leave_out)
     if table.rows_hidden:
         yield finding(
@@ -103,12 +102,15 @@ def _key_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Fin
             to_default if primary else f"{add_key} {to_default}",
         )
         return
-    if table.identity == "f" and primary is None:
+    key = table.key
+    if table.identity == "f" and key is None:
         yield finding(
-            "full_without_primary_key", "has REPLICA IDENTITY FULL but no primary key", add_key
+            "full_without_key",
+            "has REPLICA IDENTITY FULL, but neither a primary key nor a unique index over NOT NULL "
+            "columns",
+            add_key,
         )
         return
-    key = table.key
     if key is None:
         yield finding(
             "no_key",
@@ -118,19 +120,20 @@ def _key_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Fin
             f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …;",
         )
         return
-    if key.deferrable:
+    if key.deferrable and table.identity != "f":
         listed = ", ".join(quote_ident(column) for column in key.columns)
         yield finding(
             "deferrable_key",
-            f"its key {key.name} is deferrable, so one transaction can swap keys",
-            f"ALTER TABLE {name} DROP CONSTRAINT {quote_ident(key.name)}, "
-            f"ADD PRIMARY KEY ({listed});",
+            f"its key {key.name} is deferrable, so it identifies no rows: an UPDATE or DELETE of "
+            "it would fail once it is published",
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL; or ALTER TABLE {name} DROP CONSTRAINT "
+            f"{quote_ident(key.name)}, ADD PRIMARY KEY ({listed});",
         )
-    if generated := sorted(set(key.columns) & set(table.generated_columns)):
+    if absent := sorted(set(key.columns) - {column.name for column in table.published_columns}):
         yield finding(
-            "generated_key",
-            f"its key has generated columns, which are not replicated: {', '.join(generated)}",
-            f"choose a key of stored columns: {add_key}",
+            "key_not_published",
+            f"its key has columns that are not replicated: {', '.join(absent)}",
+            "choose a key of stored columns that the publication lists: " + add_key,
         )
 
 

@@ -88,3 +88,38 @@ class RowCache:
 
 
 Missing = tuple[int, ...]
+
+
+class Guesses:
+    """Which values a replay behind chunks re-read that may be of a later moment, or another row.
+
+    Attributes:
+        copied_at: LSN below which the log may have later rows than the event before, because
+            chunks have them. 0: of none.
+        exact_from: Likewise because re-reads had later values.
+        any: Whether a value was re-read below these.
+    """
+
+    def __init__(self) -> None:
+        self.copied_at = self.exact_from = 0
+        self.any = False
+
+    def inherited(
+        self, lsn: int, row: Row, missing: tuple[int, ...], *, moved: bool
+    ) -> tuple[int, ...]:
+        """The columns whose values readers are to take from the row before, if they have it.
+
+        Args:
+            lsn: Of the event's transaction.
+            row: As re-read.
+            missing: The columns that were re-read.
+            moved: The event changes the key.
+        """
+        if lsn >= self.exact_from:
+            return missing
+        if not moved:
+            self.any |= lsn < self.copied_at
+            return missing
+        # What the log has under the old key may be another row, which has taken the key since.
+        self.any = True
+        return tuple(i for i in missing if row[i] is UNSENT)

@@ -1,0 +1,94 @@
+"""What the catalog shows of a table that no event may ever tell. Pure.
+
+An ALTER TABLE is told with the next event of the table only, and what it does to rows that are
+there already is told by none. So the catalog is compared with the schema that the stream has
+shown; a difference that is still there once the stream has passed the moment of the look is one
+that no event has told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdc.names import TableId
+from cdc.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class SeenColumn:
+    """A column on the wire, as pg_attribute has it.
+
+    Args:
+        number: attnum.
+        name: attname.
+        type_oid: atttypid.
+        typmod: atttypmod.
+        filled: Rows from before the column hold a constant for it (atthasmissing).
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    typmod: int
+    filled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """What tells whether a table is still the one that we know.
+
+    Args:
+        filenode: Changes with a rewrite or a truncate; see ``cdc.source_sql``.
+        pub_rel: oid and xmin of its row in pg_publication_rel; None: not listed by itself.
+        id: Its schema and name.
+        identity: Its replica identity.
+        columns: Its columns on the wire, in order.
+    """
+
+    filenode: int
+    pub_rel: tuple[int, int] | None
+    id: TableId
+    identity: str
+    columns: tuple[SeenColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SilentChange:
+    """A difference between catalog and schema.
+
+    Args:
+        code: As the stream would name it.
+        reason: What differs; holds no value.
+    """
+
+    code: str
+    reason: str
+
+
+def silent_change(schema: TableSchema, now: TableIdentity) -> SilentChange | None:
+    """What the stream has not told of a table, if anything that its derived table needs.
+
+    New columns that are NULL in every row need nothing until an event has them.
+    """
+    if now.id != schema.id:
+        return SilentChange("table_renamed", f"the table was renamed to {now.id}")
+    if now.identity != schema.identity:
+        return SilentChange("identity_changed", "the replica identity was changed")
+    there = {column.name: column for column in now.columns}
+    for column in schema.columns:
+        seen = there.get(column.name)
+        if seen is None:
+            return SilentChange("column_dropped", f"column {column.name} was dropped or renamed")
+        if seen.number != column.id:
+            return SilentChange("column_replaced", f"column {column.name} is another one now")
+        if (seen.type_oid, seen.typmod) != (column.type_oid, column.typmod):
+            return SilentChange("column_retyped", f"the type of column {column.name} was changed")
+    known = set(schema.column_names)
+    for seen in now.columns:
+        if seen.filled and seen.name not in known:
+            return SilentChange(
+                "column_default",
+                f"column {seen.name} was added with a default: rows that were there before hold a "
+                "value that no event tells",
+            )
+    return None
