@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -18,6 +18,9 @@ from cdc.closing import Closing
 from cdc.errors import CdcError, LogError
 from cdc.log.kafka_errors import kafka_error, log_error
 from cdc.log.settings import client_settings
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import ClusterMetadata
 
 # Not structlog: `cdc query` reads through here, and its import takes 0.2 s.
 log = logging.getLogger(__name__)
@@ -55,14 +58,23 @@ class RangeReader(Closing):
         bootstrap: ``host:port[,host:port…]``.
         security: ``log.security`` with its secrets resolved.
         timeout: Longest wait without any progress, seconds.
+        refused_after: Seconds after which the first question fails if every broker refuses to be
+            connected to; None: they may be starting, it fails after ``timeout``.
     """
 
     def __init__(
-        self, bootstrap: str, security: Mapping[str, str] | None = None, *, timeout: float = 30.0
+        self,
+        bootstrap: str,
+        security: Mapping[str, str] | None = None,
+        *,
+        timeout: float = 30.0,
+        refused_after: float | None = None,
     ) -> None:
         self._bootstrap = bootstrap
         self._security = security
         self._timeout = timeout
+        self._refused_after = min(timeout, timeout if refused_after is None else refused_after)
+        self._refused = False
         self._reads = 0
         self._known: set[str] = set()
         self._client_error: KafkaError | None = None
@@ -149,7 +161,7 @@ class RangeReader(Closing):
         if topic in self._known:
             return
         try:
-            found = self._consumer.list_topics(topic, timeout=self._timeout).topics.get(topic)
+            found = self._metadata(topic).topics.get(topic)
         except KafkaException as problem:
             raise self._error(problem, f"looking for topic {topic}", topic) from None
         if found is None or found.error is not None:
@@ -158,6 +170,17 @@ class RangeReader(Closing):
                 raise LogError("topic_missing", f"topic {topic} is not on the broker")
             raise log_error(error, f"looking for topic {topic}", topic=topic)
         self._known.add(topic)
+
+    def _metadata(self, topic: str) -> ClusterMetadata:
+        try:
+            return self._consumer.list_topics(topic, timeout=self._refused_after)
+        except KafkaException:
+            left = self._timeout - self._refused_after
+            # Has the client say what it met meanwhile. A broker that is only slow refuses nothing.
+            self._consumer.poll(0)
+            if self._refused or left <= 0:
+                raise
+        return self._consumer.list_topics(topic, timeout=left)
 
     def _drain(
         self, wanted: dict[tuple[str, int], Range], token: int
@@ -272,6 +295,8 @@ class RangeReader(Closing):
         )
 
     def _on_client_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+            self._refused = True
         if self._client_error is None or self._client_error.code() != error.code():
             log.debug("kafka client: %s", error.name())
         self._client_error = error

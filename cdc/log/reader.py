@@ -28,6 +28,7 @@ class LogReader(Closing):
         security: ``log.security`` with its secrets resolved.
         topic_prefix: ``log.topic_prefix``.
         timeout: Longest wait without any progress, seconds.
+        refused_after: As of ``RangeReader``.
 
     All methods raise EnvironmentProblem ``kafka_unreachable`` or ``kafka_denied``, LogError
     ``topic_missing``, and what ``RangeReader.read`` raises.
@@ -40,9 +41,12 @@ class LogReader(Closing):
         *,
         topic_prefix: str = "",
         timeout: float = 30.0,
+        refused_after: float | None = None,
     ) -> None:
         self._prefix = topic_prefix
-        self._ranges = RangeReader(bootstrap, security, timeout=timeout)
+        self._ranges = RangeReader(
+            bootstrap, security, timeout=timeout, refused_after=refused_after
+        )
 
     def bounds(self, topic: str, partition: int = 0) -> Bounds:
         """Start and last stable offset of a partition."""

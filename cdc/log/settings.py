@@ -23,6 +23,8 @@ SECURITY_KEYS: Final = frozenset(
         "ssl.key.password",
     }
 )
+#: For commands: a person shall not wait longer, seconds, for brokers that refuse connections.
+COMMAND_REFUSED_AFTER: Final = 5.0
 _VALUES: Final[Mapping[str, frozenset[str]]] = {
     "security.protocol": frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}),
     "sasl.mechanism": frozenset({"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"}),

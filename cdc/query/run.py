@@ -62,13 +62,16 @@ class _Log:
     def _open(self) -> LogState:
         from cdc.log.admin import LogAdmin
         from cdc.log.reader import LogReader
+        from cdc.log.settings import COMMAND_REFUSED_AFTER
         from cdc.query.source_view import read_log_state
         from cdc.runtime import resolve_log
 
         bootstrap, security = resolve_log(self._config)
         prefix = self._config.log.topic_prefix
         self.admin = LogAdmin(bootstrap, security)
-        self.reader = LogReader(bootstrap, security, topic_prefix=prefix)
+        self.reader = LogReader(
+            bootstrap, security, topic_prefix=prefix, refused_after=COMMAND_REFUSED_AFTER
+        )
         return read_log_state(self.reader, self.admin, prefix, self.source)
 
     def state(self, replicas: Sequence[OpenReplica]) -> LogState:

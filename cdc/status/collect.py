@@ -85,12 +85,19 @@ def _source(config: Config, source: str) -> tuple[dict[str, Any], dict[str, Any]
     from cdc.load_progress import loads_under_way
     from cdc.log.admin import LogAdmin
     from cdc.log.reader import LogReader
+    from cdc.log.settings import COMMAND_REFUSED_AFTER
     from cdc.runtime import resolve_log
 
     bootstrap, security = resolve_log(config)
     prefix = config.log.topic_prefix
     admin = LogAdmin(bootstrap, security, timeout=_LOG_TIMEOUT_S)
-    with LogReader(bootstrap, security, topic_prefix=prefix, timeout=_LOG_TIMEOUT_S) as reader:
+    with LogReader(
+        bootstrap,
+        security,
+        topic_prefix=prefix,
+        timeout=_LOG_TIMEOUT_S,
+        refused_after=COMMAND_REFUSED_AFTER,
+    ) as reader:
         try:
             view, control = reader.newest(source)
         except LogError as error:

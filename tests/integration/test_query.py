@@ -582,7 +582,8 @@ def test_the_command_says_what_is_wrong(shop):
     assert json.loads(done.stdout)["error"]["code"] == "table_unknown"
 
 
-def test_a_broker_that_is_down_is_the_environment(project):
+def test_a_broker_that_is_down_is_the_environment(project, monkeypatch):
+    monkeypatch.setattr("cdc.log.settings.COMMAND_REFUSED_AFTER", 0.5)
     path = project.folder / "cdc.yaml"
     path.write_text(path.read_text().replace(project.gen.bootstrap, "127.0.0.1:1"))
     error_config = load_config(path)

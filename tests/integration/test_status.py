@@ -202,7 +202,8 @@ def test_a_table_that_is_not_a_replica(config, gen):
     assert "not made by cdc" in render_status(collect_status(config))
 
 
-def test_servers_that_are_down_are_told(written):
+def test_servers_that_are_down_are_told(written, monkeypatch):
+    monkeypatch.setattr("cdc.log.settings.COMMAND_REFUSED_AFTER", 0.5)
     path = written / "cdc.yaml"
     text = path.read_text()
     path.write_text(text.replace("port: ", "port: 1 # "))
