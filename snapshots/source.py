@@ -21,6 +21,7 @@ from cdc.errors import CdcError, SourceRefused
 from cdc.load import ChunkPlan, LoadTask, Measure
 from cdc.schema import TableSchema
 from cdc.session_settings import CLIENT_ENCODING, OPTIONS
+from cdc.source_sql import RELATION_FILE
 from snapshots.failures import CONNECTING, mapped_errors, table_changed
 from snapshots.plan import CHUNK_BYTES, plan_chunks
 
@@ -35,6 +36,13 @@ PATIENCE = 2.0
 #: behind it waits as long.
 LOCK_SECONDS = 10
 
+# A result's description shows a domain's base type instead of the domain.
+_FORM = f"""
+    SELECT c.oid::bigint, {RELATION_FILE.format(oid="c.oid", kind="c.relkind")},
+           (SELECT jsonb_object_agg(attname, jsonb_build_array(attnum, atttypid::bigint, atttypmod))
+            FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
+    FROM pg_class c WHERE c.oid = to_regclass(%s)
+""".encode()  # noqa: S608  (put together from constants)
 # Of a table that was never analyzed.
 _ROW_BYTES = 100
 
@@ -50,6 +58,17 @@ _BEGIN = (
 _SIZES = sql.SQL(
     "coalesce(pg_relation_size(c.oid) / block.size, 0), coalesce(pg_table_size(c.oid), 0)"
 )
+# The leaves of a partitioned table together: one query reads them all, as one chunk.
+_PARTITIONED = """
+    SELECT root.oid::bigint, 'p',
+           sum(pg_relation_size(leaf.relid))::bigint / current_setting('block_size')::bigint,
+           sum(pg_table_size(leaf.relid))::bigint,
+           sum(greatest(c.reltuples, 0))::float8, sum(c.relpages)::bigint
+    FROM unnest(%s::oid[]) AS root(oid), pg_partition_tree(root.oid) leaf
+    JOIN pg_class c ON c.oid = leaf.relid
+    WHERE leaf.isleaf
+    GROUP BY root.oid
+"""
 _OLD_SIZES = sql.SQL(
     "c.relpages::bigint, (c.relpages::bigint + coalesce(toast.relpages, 0)) * block.size"
 )
@@ -89,7 +108,7 @@ def begin_chunk(connection: Connection, task: LoadTask) -> None:
         CdcError: SourceError ``lock_not_granted`` (see ``lock_holders``; the transaction is
             over), ``table_rewritten``, ``table_changed``, SourceRefused ``no_permission``, ….
     """
-    lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(_name(task.schema))
+    lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(_rows_of(task.schema))
     begin = _BEGIN
     if connection.info.server_version >= _TRANSACTION_TIMEOUT_VERSION:
         begin += _NO_TRANSACTION_TIMEOUT
@@ -135,15 +154,7 @@ def check_table(connection: Connection, task: LoadTask) -> None:
     """
     schema = task.schema
     with mapped_errors("look at the table", schema):
-        found = connection.execute(
-            "SELECT t.relid::oid::bigint, pg_relation_filenode(t.relid)::bigint,"
-            # A result's description shows a domain's base type instead of the domain.
-            " (SELECT jsonb_object_agg(attname,"
-            "   jsonb_build_array(attnum, atttypid::bigint, atttypmod))"
-            "  FROM pg_attribute WHERE attrelid = t.relid AND attnum > 0 AND NOT attisdropped)"
-            " FROM (SELECT to_regclass(%s) AS relid) t",
-            (_name(schema).as_string(connection),),
-        ).fetchone()
+        found = connection.execute(_FORM, (_name(schema).as_string(connection),)).fetchone()
         if found is None or found[:2] != (schema.relid, task.filenode):
             raise table_changed("table_rewritten", schema, "it was rewritten or replaced")
         statement = sql.SQL("{} LIMIT 0").format(_select(schema)).as_bytes(connection)
@@ -184,6 +195,11 @@ def measure(
         # Asking a locked table for its size would wait; the last VACUUM's figures do not.
         found = _sizes(connection, schemas, _OLD_SIZES)
     by_id = {row[0]: row[1:] for row in found}
+    if roots := [schema.relid for schema in schemas if schema.partitioned]:
+        with mapped_errors("measure the tables"):
+            leaves = connection.execute(_PARTITIONED, (roots,)).fetchall()
+        by_id |= {relid: ("p", 0, 0, 0.0, 0) for relid in roots if relid in by_id}
+        by_id |= {row[0]: row[1:] for row in leaves}
     version = connection.info.server_version
     measures = []
     for schema in schemas:
@@ -192,14 +208,17 @@ def measure(
             raise SourceRefused(
                 "table_missing", "the table is not in the catalog", table=str(schema.id)
             )
-        if kind != "r":
+        if kind != ("p" if schema.partitioned else "r"):
             raise SourceRefused(
                 "not_a_table",
-                "only ordinary tables and partitions can be loaded",
+                "it is not a table any more, or another kind of table",
                 table=str(schema.id),
                 remedy="name its partitions, or leave it out",
             )
         rows = _estimate(blocks, reltuples, relpages)
+        if schema.partitioned:
+            measures.append(Measure(ChunkPlan(max(blocks, 1), 1), rows, total_bytes))
+            continue
         size = chunk_bytes
         if chunk_rows is not None and total_bytes:
             row_bytes = total_bytes / rows if rows else _ROW_BYTES
@@ -315,7 +334,13 @@ def _name(schema: TableSchema) -> sql.Identifier:
 
 def _select(schema: TableSchema) -> sql.Composed:
     columns = sql.SQL(", ").join(sql.Identifier(name) for name in schema.column_names)
-    return sql.SQL("SELECT {} FROM ONLY {}").format(columns, _name(schema))
+    return sql.SQL("SELECT {} FROM {}").format(columns, _rows_of(schema))
+
+
+def _rows_of(schema: TableSchema) -> sql.Composable:
+    """The table without those that inherit from it, but with its partitions."""
+    name = _name(schema)
+    return name if schema.partitioned else sql.SQL("ONLY {}").format(name)
 
 
 def _where(plan: ChunkPlan, chunk: int) -> sql.Composed:

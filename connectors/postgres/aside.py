@@ -38,6 +38,9 @@ def errored_records(
         good: The frontier.
     """
     if stopped.table is not None:
+        if stopped.position is not None:
+            # What no event told of may have been there for a while.
+            good = min(good, Position.parse(stopped.position))
         (id,) = [id for id in records if settings.name_of(id) == stopped.table]
         return [set_aside(records[id], stopped, good, stopped.table)]
     return [

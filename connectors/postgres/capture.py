@@ -260,7 +260,7 @@ class Capture:
                 tables = routed_tables(control, self._writer.position)
                 self._router = router(tables=tables)
                 self._watch = SourceWatch(
-                    settings, self._records, self._router, side, self._loading_schemas
+                    settings, self._records, self._router, side, self._loading_schemas, self._writer
                 )
                 if not replay:
                     # A replay goes up to a change after which it need not hold any more.

@@ -239,7 +239,7 @@ ON_WIRE = """
                                   OR current_setting('server_version_num')::int >= 180000
                                      AND to_jsonb(p) ->> 'prattrs' IS NOT NULL))
     AND (to_jsonb(p) ->> 'prattrs' IS NULL
-         OR a.attnum = ANY(string_to_array(to_jsonb(p) ->> 'prattrs', ' ')::int[]))
+         OR to_jsonb(p) -> 'prattrs' @> to_jsonb(a.attnum))
 """
 
 # Every index column of a key is a plain column (indkey > 0): expressions cannot be in one.

@@ -165,14 +165,9 @@ def differences(
     found: list[tuple[str, str]] = []
     if info.all_tables and managed:
         found.append(("publishes all tables of the database", recreate))
-    if info.schemas and managed:
-        listed = ", ".join(quote_ident(schema) for schema in info.schemas)
-        found.append(
-            (
-                f"publishes whole schemas: {', '.join(info.schemas)}",
-                f"ALTER PUBLICATION {name} DROP TABLES IN SCHEMA {listed};",
-            )
-        )
+    elif info.schemas and managed:
+        found.append((f"publishes whole schemas: {', '.join(info.schemas)}", recreate))
+        return found
     if not info.all_tables:
         if managed and (extra := sorted(info.tables - wanted)):
             listed = ", ".join(quote_table(table) for table in extra)

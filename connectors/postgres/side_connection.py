@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from connectors.postgres.catalog import WIRE_TYPE, wire_type
+from cdc.source_sql import RELATION_FILE
+from connectors.postgres.catalog import ON_WIRE, WIRE_TYPE, current_wal_lsn, wire_type
 from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import AddedColumn
 from connectors.postgres.failures import mapped_errors
 from connectors.postgres.publication import PublicationInfo, inspect_publication
 from connectors.postgres.reread import Connection, Rereader, Values, Wanted, extend_xid
+from connectors.postgres.silent import Partition, SeenColumn, TableIdentity
 
 _RETRY_S = 0.02
 _SETTINGS = (
@@ -31,47 +32,47 @@ _SETTINGS = (
     b"SET default_transaction_read_only = on"
 )
 
+_FILE = RELATION_FILE.format(oid="c.oid", kind="c.relkind")
 # One statement, so one snapshot, for visibility and columns alike.
 _ADDED = f"""
     SELECT pg_visible_in_snapshot(CAST(%s AS xid8), pg_current_snapshot()),
            a.attname::text, a.attnum::int, format_type(a.atttypid, a.atttypmod),
            a.atttypid::bigint, a.atttypmod, pg_get_expr(d.adbin, d.adrelid), a.atthasmissing,
-           c.relfilenode::bigint,
+           {_FILE},
            {WIRE_TYPE.format(oid="a.atttypid", typmod="a.atttypmod")}
     FROM (SELECT) AS one
     LEFT JOIN pg_attribute a
       ON a.attrelid = %s::oid AND a.attname = ANY(%s::text[])
-     AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+     AND a.attnum > 0 AND NOT a.attisdropped
     LEFT JOIN pg_class c ON c.oid = a.attrelid
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 """  # noqa: S608  (put together from constants)
 
-_IDENTITIES = """
-    SELECT c.oid::bigint, c.relfilenode::bigint, p.oid::bigint, p.xmin::text::bigint,
-           (SELECT jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-              AND a.attgenerated = '')
+_IDENTITIES = f"""
+    SELECT c.oid::bigint, {_FILE}, p.oid::bigint, p.xmin::text::bigint,
+           n.nspname::text, c.relname::text, c.relreplident::text,
+           (SELECT jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
+                                               a.atthasmissing)
+                             ORDER BY a.attnum)
+            FROM pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE})
     FROM pg_class c
-    LEFT JOIN pg_publication_rel p
-      ON p.prrelid = c.oid
-     AND p.prpubid = (SELECT oid FROM pg_publication WHERE pubname = %s::text)
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_publication pub ON pub.pubname = %s::text
+    LEFT JOIN pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = pub.oid
     WHERE c.oid = ANY(%s::oid[])
+"""  # noqa: S608  (put together from constants)
+
+
+# What is made by CREATE TABLE and stays when a table is attached or detached is its row type.
+_PARTITIONS = """
+    SELECT m.relid::oid::bigint, pg_relation_filenode(m.relid)::bigint, t.xmin = i.xmin
+    FROM pg_partition_tree(%s::oid::regclass) m
+    JOIN pg_inherits i ON i.inhrelid = m.relid
+    JOIN pg_class c ON c.oid = m.relid
+    JOIN pg_type t ON t.oid = c.reltype
+    WHERE m.level > 0
 """
-
-
-@dataclass(frozen=True, slots=True)
-class TableIdentity:
-    """What tells whether a table is still the one that we know.
-
-    Args:
-        filenode: Changes with a rewrite or a truncate.
-        pub_rel: oid and xmin of its row in pg_publication_rel; None: not published.
-        columns: Names of its columns now, in order, without generated ones.
-    """
-
-    filenode: int
-    pub_rel: tuple[int, int] | None
-    columns: tuple[str, ...]
 
 
 class SideConnection:
@@ -91,7 +92,7 @@ class SideConnection:
         self._connection: Connection | None = None
         self._waiting = waiting
         self._rereader = Rereader(self.connected, waiting)
-        #: relfilenode by relation id when its columns were last seen as we know them.
+        #: Relation's file by relation id when its columns were last seen as we know them.
         self.filenodes: dict[int, int] = {}
 
     def added(self, schema: TableSchema, names: Sequence[str], xid: int) -> dict[str, AddedColumn]:
@@ -157,10 +158,28 @@ class SideConnection:
             )
         return {
             by_relid[row[0]]: TableIdentity(
-                row[1], None if row[2] is None else (row[2], row[3]), tuple(row[4] or ())
+                row[1],
+                None if row[2] is None else (row[2], row[3]),
+                TableId(row[4], row[5]),
+                row[6],
+                tuple(SeenColumn(*column) for column in row[7] or ()),
             )
             for row in rows
         }
+
+    def partitions(self, relid: int) -> dict[int, Partition]:
+        """The members of a partitioned table's tree, by relation id, without its root.
+
+        Raises:
+            CdcError: As ``failures.server_error``.
+        """
+        with mapped_errors("look at the partitions"):
+            rows = self.connected().execute(_PARTITIONS, (relid,)).fetchall()
+        return {row[0]: Partition(row[1], row[2]) for row in rows}
+
+    def insert_lsn(self) -> int:
+        """As ``catalog.current_wal_lsn``."""
+        return current_wal_lsn(self.connected())
 
     def publication(self) -> PublicationInfo | None:
         """The publication as it is now.

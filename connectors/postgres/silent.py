@@ -8,6 +8,7 @@ that no event has told.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cdc.names import TableId
@@ -53,6 +54,20 @@ class TableIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """A member of a partitioned table's tree, leaf or not.
+
+    Args:
+        filenode: Of a leaf; None of others.
+        made_there: It was created by the transaction that made it a partition, so there was no
+            time for rows that no event told of.
+    """
+
+    filenode: int | None
+    made_there: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SilentChange:
     """A difference between catalog and schema.
 
@@ -92,3 +107,24 @@ def silent_change(schema: TableSchema, now: TableIdentity) -> SilentChange | Non
                 "value that no event tells",
             )
     return None
+
+
+def silent_partitions(
+    before: Mapping[int, Partition] | None, now: Mapping[int, Partition]
+) -> SilentChange | None:
+    """What happened to the partitions of a table, if rows may have come or gone with it.
+
+    Args:
+        before: Members of the tree by relation id when it was last as the log has it; None if
+            nobody knows any more.
+        now: Those that are there.
+    """
+    if before is not None:
+        same = all(id in now and now[id].filenode == old.filenode for id, old in before.items())
+        if same and all(now[id].made_there for id in now.keys() - before.keys()):
+            return None
+    return SilentChange(
+        "partitions_changed",
+        "partitions were attached, detached, dropped, emptied or rewritten: rows may have joined "
+        "or left the table without events",
+    )

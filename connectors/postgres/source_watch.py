@@ -8,12 +8,23 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cdc.control import TableRecord
+from cdc.errors import SourceStopped
 from cdc.names import TableId
+from cdc.position import Position
 from cdc.schema import TableSchema
 from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.load_catalog import reachable
+from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.publication import PublicationInfo
 from connectors.postgres.router import Router
 from connectors.postgres.side_connection import SideConnection
+from connectors.postgres.silent import (
+    Partition,
+    SilentChange,
+    TableIdentity,
+    silent_change,
+    silent_partitions,
+)
 from connectors.postgres.startcheck import check_identities, check_publication
 
 _EVERY_S: Final = 30.0
@@ -32,6 +43,7 @@ class SourceWatch:
         router: Of the stream.
         side: To ask the source.
         loading: Schemas of the tables that are being loaded.
+        writer: Of the log: how far the stream is.
     """
 
     def __init__(
@@ -41,12 +53,19 @@ class SourceWatch:
         router: Router,
         side: SideConnection,
         loading: Callable[[], Mapping[TableId, TableSchema]],
+        writer: LogWriter,
     ) -> None:
         self._settings = settings
         self._records = records
         self._router = router
         self._side = side
         self._loading = loading
+        self._writer = writer
+        # Differences that the stream may still tell of: the table then, and the end of WAL.
+        self._suspects: dict[TableId, tuple[TableIdentity, int]] = {}
+        # The frontier when a table was last as it should be.
+        self._good: dict[TableId, Position] = {}
+        self._partitions: dict[TableId, dict[int, Partition]] = {}
         self._publication: PublicationInfo | None = None
         self._looked = 0.0
         self._often_until = 0.0
@@ -81,7 +100,8 @@ class SourceWatch:
         publication = self._side.publication()
         # Tables that are missing in it are told of one by one.
         listed = [id for id in self._records if publication and publication.publishes(id)]
-        check_publication(self._settings, publication, listed, self._publication)
+        roots = [id for id in listed if id in schemas and schemas[id].partitioned]
+        check_publication(self._settings, publication, listed, self._publication, roots)
         self._publication = publication
         records = {id: r for id, r in self._records.items() if id in schemas or id in loading}
         found = self._side.identities({**loading, **schemas})
@@ -89,13 +109,60 @@ class SourceWatch:
         for id, now in found.items():
             if id in loading:
                 continue  # compared by each chunk
-            schema, record = schemas[id], self._records[id]
-            if now.columns != schema.column_names:
-                # A column that is on its way: whether it was added by a rewrite is judged by
-                # the file from before.
+            change = silent_change(schemas[id], now) or self._partitions_changed(id, now)
+            if change is not None:
+                self._suspect(id, now, change)
                 continue
-            self._side.filenodes[schema.relid] = now.filenode
-            if record.filenode != now.filenode:
-                changed = dataclasses.replace(record, filenode=now.filenode)
-                self._records[id] = changed
-                self._router.control.append(changed.to_key_value())
+            self._suspects.pop(id, None)
+            self._as_known(id, schemas[id], now)
+
+    def _as_known(self, id: TableId, schema: TableSchema, now: TableIdentity) -> None:
+        """Remember how a table looks that is as the stream has told."""
+        if len(now.columns) != len(schema.columns):
+            # A column that is on its way: whether it was added by a rewrite is judged by the
+            # file from before.
+            return
+        self._good[id] = self._writer.position
+        self._side.filenodes[schema.relid] = now.filenode
+        record = self._records[id]
+        if record.filenode != now.filenode:
+            changed = dataclasses.replace(record, filenode=now.filenode)
+            self._records[id] = changed
+            self._router.control.append(changed.to_key_value())
+
+    def _partitions_changed(self, id: TableId, now: TableIdentity) -> SilentChange | None:
+        schema, record = self._router.schemas[id], self._records[id]
+        if not schema.partitioned:
+            return None
+        known = self._partitions.get(id)
+        if known is not None and record.filenode == now.filenode:
+            return None
+        there = self._side.partitions(schema.relid)
+        change = None
+        if record.filenode not in (None, now.filenode):
+            change = silent_partitions(known, there)
+        if change is None:
+            self._partitions[id] = there
+        return change
+
+    def _suspect(self, id: TableId, now: TableIdentity, change: SilentChange) -> None:
+        """A table differs: an event that tells of it may be on its way.
+
+        Raises:
+            SourceStopped: The stream is past that, and has told nothing.
+        """
+        seen, lsn = self._suspects.get(id, (None, 0))
+        if seen != now:
+            self._suspects[id] = now, reachable(self._side.insert_lsn())
+            self._often_until = time.monotonic() + _OFTEN_FOR_S
+            return
+        if self._writer.end_lsn < lsn:
+            self._often_until = time.monotonic() + _OFTEN_FOR_S
+            return
+        del self._suspects[id]
+        raise SourceStopped(
+            change.code,
+            change.reason,
+            table=self._settings.name_of(id),
+            position=str(self._good.get(id, self._writer.position)),
+        )

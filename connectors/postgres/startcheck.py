@@ -20,7 +20,7 @@ from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.publication import PublicationInfo, differences
 from connectors.postgres.remedies import RELOAD_REMEDY
-from connectors.postgres.side_connection import TableIdentity
+from connectors.postgres.silent import TableIdentity
 from connectors.postgres.slot import SlotInfo
 
 

@@ -162,6 +162,57 @@ def test_a_table_that_can_be_captured_again_is_loaded_by_itself(capturing, monke
         assert_log_is_source(source, ["orders", "others"])
 
 
+#: Changes that no event of the table tells of.
+SILENT = {
+    "added_with_default": ("alter table {t} add d int not null default 7",),
+    "dropped": ("alter table {t} drop n",),
+    "renamed": ("alter table {t} rename name to title",),
+    "retyped": ("alter table {t} alter n type text",),
+    # Of equal name and type, at the same place: only the catalog's number tells.
+    "replaced": ("alter table {t} drop n, add n numeric(10,2) not null default 0",),
+    "swapped": (
+        "alter table {t} rename to {t}_old",
+        CREATE,
+        "alter table {t} replica identity full",
+        "insert into {t} values (9, 'of the new table', 9)",
+    ),
+}
+
+
+def test_changes_that_no_event_tells_of_are_found_in_the_catalog(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.3)
+    source = capturing([*SILENT, "others"])
+    with source.running():
+        source.wait_ready(60)
+        for table in SILENT:
+            source.execute(f"insert into {table} values (1, 'before', 1), (2, 'before', 2)")
+        source.caught_up()
+        for table, statements in SILENT.items():
+            source.transaction(*(statement.format(t=table) for statement in statements))
+        source.execute("insert into others values (1, 'goes on', 1)")
+        for table in SILENT:
+            wait_loaded(source, table, 2)
+        source.execute(*(f"delete from {table} where id in (1, 9)" for table in SILENT))
+        source.caught_up()
+        assert_log_is_source(source, [*SILENT, "others"])
+        assert record_of(source, "others").load == 1
+
+
+def test_an_added_column_without_values_needs_no_load(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.1)
+    source = capturing(["orders"])
+    with source.running():
+        source.wait_ready()
+        source.execute("insert into orders values (1, 'x', 1)", "alter table orders add more int")
+        looks = source.wal_end()
+        source.execute("select pg_sleep(1)")
+        assert source.caught_up().record.end_lsn >= looks
+        source.execute("update orders set more = 5")
+        source.caught_up()
+        assert_log_is_source(source, ["orders"])
+        assert record_of(source, "orders").load == 1
+
+
 def test_a_table_that_left_the_publication_for_a_while_is_loaded_anew(capturing, monkeypatch):
     monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.2)
     source = capturing(["orders", "others"])

@@ -55,8 +55,10 @@ def source_rows(conninfo, schema):
         else sql.Identifier(c.name)
         for c in schema.columns
     ]
-    query = sql.SQL("select {} from only {}").format(
-        sql.SQL(", ").join(fields), sql.Identifier(schema.schema, schema.table)
+    query = sql.SQL("select {} from {}{}").format(
+        sql.SQL(", ").join(fields),
+        sql.SQL("" if schema.partitioned else "only "),
+        sql.Identifier(schema.schema, schema.table),
     )
     with psycopg.connect(**conninfo, options="-c TimeZone=UTC") as connection:
         found = connection.execute(query).fetchall()

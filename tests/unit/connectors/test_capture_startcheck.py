@@ -14,7 +14,7 @@ from cdc.states import ERRORED, READY, REMOVED
 from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.publication import OPERATIONS, PublicationInfo
-from connectors.postgres.side_connection import TableIdentity
+from connectors.postgres.silent import TableIdentity
 from connectors.postgres.slot import SlotInfo
 from connectors.postgres.startcheck import (
     check_errored,
@@ -56,7 +56,9 @@ def test_a_source_as_it_was_left_passes():
     assert check_slot(SETTINGS, POSITION, SLOT) == 950
     assert check_slot(SETTINGS, POSITION, dataclasses.replace(SLOT, confirmed_flush=1000)) == 1000
     check_publication(SETTINGS, PUBLICATION, {ORDERS}, PUBLICATION)
-    check_identities(SETTINGS, {ORDERS: RECORD}, {ORDERS: TableIdentity(1, (500, 600), ("id",))})
+    check_identities(
+        SETTINGS, {ORDERS: RECORD}, {ORDERS: TableIdentity(1, (500, 600), ORDERS, "d", ())}
+    )
     check_topics(SETTINGS, {ORDERS: RECORD}, POSITION, TOPICS, OFFSETS)
 
 
@@ -133,9 +135,9 @@ def test_a_publication_that_is_gone_or_was_altered_meanwhile_is_named():
     ("found", "code"),
     [
         ({}, "table_missing"),
-        ({ORDERS: TableIdentity(1, None, ("id",))}, "publication_changed"),
-        ({ORDERS: TableIdentity(1, (501, 600), ("id",))}, "publication_changed"),
-        ({ORDERS: TableIdentity(1, (500, 601), ("id",))}, "publication_changed"),
+        ({ORDERS: TableIdentity(1, None, ORDERS, "d", ())}, "publication_changed"),
+        ({ORDERS: TableIdentity(1, (501, 600), ORDERS, "d", ())}, "publication_changed"),
+        ({ORDERS: TableIdentity(1, (500, 601), ORDERS, "d", ())}, "publication_changed"),
     ],
 )
 def test_a_table_that_is_not_what_it_was_is_named(found, code):

@@ -1,0 +1,235 @@
+"""Tables of other kinds than a plain one with a primary key: the log follows them all the same."""
+
+import dataclasses
+
+import pytest
+
+from cdc.names import TableId
+from cdc.states import READY
+from tests.support.capturing import SOURCE, Capturing
+from tests.support.compare import assert_same, log_rows, source_rows
+from tests.support.gated import Gate
+
+
+@pytest.fixture
+def capturing(stack, database, topic_prefix):
+    """Makes a source of these statements and tables."""
+
+    def make(statements, tables):
+        gate = Gate()
+        gate.open_to(10**6)
+        source = Capturing(stack.bootstrap, database, topic_prefix, tables, make_copier=gate)
+        source.execute(*statements)
+        return source
+
+    return make
+
+
+def record_of(source, table):
+    return source.control().tables[TableId("public", table)]
+
+
+def wait_loaded(source, table, load):
+    def loaded():
+        record = record_of(source, table)
+        return record.state == READY and record.load >= load
+
+    source.wait_until(loaded, 60, f"load {load} of {table}")
+
+
+def assert_log_is_source(source, *tables):
+    source.caught_up()
+    for table in tables:
+        schema, rows = log_rows(
+            source.bootstrap, SOURCE, TableId("public", table), source.settings.topic_prefix
+        )
+        assert_same(source_rows(source.conninfo, schema), rows, f"log of {table}")
+
+
+# --- keys that swap ---
+
+SWAP = (
+    "create table swap (id int primary key deferrable initially deferred, v text)",
+    "alter table swap replica identity full",
+    "insert into swap select i, 'row ' || i from generate_series(1, 6) i",
+)
+
+
+def swap_keys(source, big="repeat('w', 10)"):
+    source.transaction("update swap set id = 3 - id where id in (1, 2)")
+    source.transaction("update swap set id = id + 1 where id >= 3")
+    source.transaction(
+        "update swap set id = -1 where id = 1",
+        "update swap set id = 1 where id = 2",
+        "update swap set id = 2, v = v || '!' where id = -1",
+        f"insert into swap values (50, {big}), (51, 'gone again')",
+        "delete from swap where id = 51",
+    )
+
+
+def test_keys_that_swap_within_a_transaction(capturing):
+    source = capturing(SWAP, ["swap"])
+    with source.running():
+        source.wait_ready()
+        swap_keys(source)
+        assert_log_is_source(source, "swap")
+        source.transaction(
+            "update swap set id = 3 - id where id in (1, 2)",
+            "set constraints all immediate",
+            "truncate swap",
+            "insert into swap values (1, 'new')",
+        )
+        assert_log_is_source(source, "swap")
+        # As another reader sees it who takes the records one by one.
+        assert [row["v"] for row in source.state("swap").values()] == ["new"]
+
+
+def test_keys_that_swap_while_the_table_is_loaded(capturing):
+    source = capturing(SWAP, ["swap"])
+    gate = source.make_copier
+    gate._limit = 0
+    with source.running():
+        source.wait_until(lambda: source.frontier() is not None, 20, "the first frontier")
+        source.wait_until(lambda: source.control().unfinished_loads()[0].chunks, 20, "its plan")
+        swap_keys(source)
+        source.caught_up()
+        gate.open_to(10**6)
+        source.wait_ready()
+        assert_log_is_source(source, "swap")
+        source.execute("delete from swap where id < 5")
+        assert_log_is_source(source, "swap")
+
+
+# --- identity FULL without a primary key ---
+
+
+def test_a_unique_index_over_not_null_columns_is_the_key_of_identity_full(capturing):
+    source = capturing(
+        (
+            "create table job (id int not null, state text not null, n int)",
+            "create unique index job_key on job (id, state)",
+            "create unique index job_other on job (n)",
+            "alter table job replica identity full",
+            "insert into job values (1, 'open', null), (2, 'open', 1)",
+        ),
+        ["job"],
+    )
+    with source.running():
+        source.wait_ready()
+        source.execute("update job set state = 'done' where id = 1", "update job set n = id")
+        assert_log_is_source(source, "job")
+        schema, _ = log_rows(
+            source.bootstrap, SOURCE, TableId("public", "job"), source.settings.topic_prefix
+        )
+        assert schema.key == ("id", "state")
+
+
+# --- partitioned tables ---
+
+PARTITIONED = (
+    "create table logs (id int, m int, v text, primary key (id, m)) partition by range (m)",
+    "create table logs_1 partition of logs for values from (1) to (2)",
+    "create table logs_2 (v text, gone int, m int not null, id int not null)",
+    "alter table logs_2 drop gone",
+    "alter table logs attach partition logs_2 for values from (2) to (4)",
+    "insert into logs select i, 1 + i % 3, 'row ' || i from generate_series(1, 30) i",
+    "create table plain (id int primary key, v text)",
+)
+
+
+def test_a_partitioned_table_comes_under_its_own_name(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.3)
+    source = capturing(PARTITIONED, ["logs", "plain"])
+    with source.running():
+        source.wait_ready()
+        source.execute(
+            "insert into logs values (100, 1, 'streamed'), (101, 3, 'streamed')",
+            "update logs set m = 3 where id in (3, 6)",
+            "update logs_2 set v = 'by its own name' where id in (1, 2)",
+            "delete from logs where id in (9, 10)",
+            "create table logs_4 partition of logs for values from (4) to (5)",
+            "insert into logs values (200, 4, 'in a new partition')",
+            "update logs set m = 4 where id = 100",
+        )
+        assert_log_is_source(source, "logs", "plain")
+        source.execute("select pg_sleep(1)")
+        # A partition that was made empty is no reason to read everything again.
+        assert record_of(source, "logs").load == 1
+        source.execute("truncate logs", "insert into logs values (1, 1, 'after')")
+        assert_log_is_source(source, "logs")
+
+
+WITHOUT_EVENTS = {
+    "detached": ("alter table logs detach partition logs_1",),
+    "attached": (
+        "create table logs_9 (id int not null, m int not null, v text)",
+        "insert into logs_9 values (900, 9, 'came with it')",
+        "alter table logs attach partition logs_9 for values from (9) to (10)",
+    ),
+    "emptied": ("truncate logs_1",),
+    "dropped": ("drop table logs_1",),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_EVENTS)
+def test_partitions_that_come_or_go_with_rows_load_the_table_anew(capturing, monkeypatch, what):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.3)
+    source = capturing(PARTITIONED, ["logs", "plain"])
+    with source.running():
+        source.wait_ready()
+        source.execute("insert into plain values (1, 'x')", "update logs set v = v || '!'")
+        source.caught_up()
+        source.execute("select pg_sleep(0.7)")
+        source.execute(*WITHOUT_EVENTS[what])
+        wait_loaded(source, "logs", 2)
+        source.execute("update logs set v = 'last' where m = 2")
+        assert_log_is_source(source, "logs", "plain")
+        assert record_of(source, "plain").load == 1
+
+
+# --- a publication that somebody else keeps ---
+
+
+def test_a_publication_for_all_tables_that_is_not_ours(capturing):
+    source = capturing(
+        (
+            "create table orders (id int primary key, v text)",
+            "create table others (id int primary key)",
+            "insert into orders values (1, 'a')",
+        ),
+        ["orders"],
+    )
+    theirs = f"p_{source.conninfo['dbname']}"
+    source.execute(f"create publication {theirs} for all tables")
+    source.settings = dataclasses.replace(
+        source.settings, publication=theirs, manage_publication=False
+    )
+    with source.running():
+        source.wait_ready()
+        source.execute("insert into orders values (2, 'b')", "insert into others values (1)")
+        assert_log_is_source(source, "orders")
+
+
+def test_a_column_list_leaves_the_other_columns_out(capturing):
+    source = capturing(
+        (
+            "create table partial (id int primary key, secret text, shown text)",
+            "insert into partial values (1, 'secret 1', 'a')",
+        ),
+        ["partial"],
+    )
+    if source.rows("show server_version_num")[0][0] < "150000":
+        pytest.skip("column lists came with version 15")
+    theirs = f"p_{source.conninfo['dbname']}"
+    source.execute(f"create publication {theirs} for table partial (id, shown)")
+    source.settings = dataclasses.replace(
+        source.settings, publication=theirs, manage_publication=False
+    )
+    with source.running():
+        source.wait_ready()
+        source.execute(
+            "insert into partial values (2, 'secret 2', 'b')",
+            "update partial set secret = 'changed' where id = 1",
+        )
+        assert_log_is_source(source, "partial")
+        assert all(set(row) == {"id", "shown"} for row in source.state("partial").values())
