@@ -47,15 +47,19 @@ _ADDED = f"""
 """  # noqa: S608  (put together from constants)
 
 _IDENTITIES = """
-    SELECT c.oid::bigint, c.relfilenode::bigint, p.oid::bigint, p.xmin::text::bigint,
+    SELECT c.oid::bigint, c.relfilenode::bigint,
+           coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
+           n.nspname::text, c.relname::text, c.relpersistence = 'p',
            (SELECT jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               AND a.attgenerated = '')
     FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_publication b ON b.pubname = %(publication)s::text AND b.puballtables
     LEFT JOIN pg_publication_rel p
       ON p.prrelid = c.oid
-     AND p.prpubid = (SELECT oid FROM pg_publication WHERE pubname = %s::text)
-    WHERE c.oid = ANY(%s::oid[])
+     AND p.prpubid = (SELECT oid FROM pg_publication WHERE pubname = %(publication)s::text)
+    WHERE c.oid = ANY(%(relids)s::oid[])
 """
 
 
@@ -65,12 +69,17 @@ class TableIdentity:
 
     Args:
         filenode: Changes with a rewrite or a truncate.
-        pub_rel: oid and xmin of its row in pg_publication_rel; None: not published.
+        pub_rel: oid and xmin of its row in pg_publication_rel, of a publication FOR ALL TABLES
+            those of its own; None: not listed.
+        id: Its name now.
+        logged: Its changes are in the WAL.
         columns: Names of its columns now, in order, without generated ones.
     """
 
     filenode: int
     pub_rel: tuple[int, int] | None
+    id: TableId
+    logged: bool
     columns: tuple[str, ...]
 
 
@@ -152,12 +161,16 @@ class SideConnection:
         with mapped_errors("compare the tables with what was recorded"):
             rows = (
                 self.connected()
-                .execute(_IDENTITIES, (self._publication, list(by_relid)))
+                .execute(_IDENTITIES, {"publication": self._publication, "relids": list(by_relid)})
                 .fetchall()
             )
         return {
             by_relid[row[0]]: TableIdentity(
-                row[1], None if row[2] is None else (row[2], row[3]), tuple(row[4] or ())
+                filenode=row[1],
+                pub_rel=None if row[2] is None else (row[2], row[3]),
+                id=TableId(row[4], row[5]),
+                logged=row[6],
+                columns=tuple(row[7] or ()),
             )
             for row in rows
         }

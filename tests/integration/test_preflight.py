@@ -205,6 +205,29 @@ def test_what_our_role_lacks(database, sql):
             preflight(other, tables=tables, publication=PUBLICATION, manage=manage, slot=SLOT)
 
 
+def test_what_is_wrong_with_a_matching_table_refuses_it_alone(sql):
+    def matched(*tables, manage=True):
+        ids = [TableId("public", table) for table in tables]
+        facts = preflight(
+            sql, tables=[], publication=PUBLICATION, manage=manage, slot=SLOT, matched=ids
+        )
+        return {id.table: [f.code for f in found] for id, found in facts.refused.items()}
+
+    sql.execute(GOOD)
+    sql.execute("CREATE TABLE public.t (id integer)")
+    assert matched("good", "t") == {"t": ["no_key"]}
+    create_publication(sql, PUBLICATION, [])
+    assert matched("good", "t", manage=False) == {"good": ["not_published"], "t": ["no_key"]}
+    sql.execute("ALTER TABLE public.t ADD PRIMARY KEY (id)")
+    sql.execute("ALTER PUBLICATION cdc_shop ADD TABLE public.good")
+    assert matched("good", "t") == {"t": ["not_published"]}
+    sql.execute("ALTER PUBLICATION cdc_shop ADD TABLE public.t")
+    assert matched("good", "t") == {}
+    # Somebody published it who was faster than we.
+    sql.execute("ALTER TABLE public.t DROP CONSTRAINT t_pkey")
+    assert matched("good", "t") == {"t": ["no_key"]}
+
+
 def test_a_missing_table_and_a_missing_publication(sql):
     error = refusal(sql, "nowhere")
     assert (error.code, error.table) == ("table_missing", "public.nowhere")
@@ -244,8 +267,26 @@ PUBLICATIONS = {
 }
 
 
-@pytest.mark.parametrize("problem", PUBLICATIONS)
-@pytest.mark.parametrize("manage", [True, False])
+#: What somebody else's publication may well do.
+MORE = (
+    "publishes all tables",
+    "publishes tables that cdc.yaml does not list: public.other",
+    "publishes whole schemas: public",
+)
+
+
+@pytest.mark.parametrize("problem", MORE)
+def test_a_publication_of_somebody_else_may_publish_more(sql, problem):
+    sql.execute(GOOD)
+    sql.execute("CREATE TABLE public.other (id integer PRIMARY KEY)")
+    sql.execute(PUBLICATIONS[problem].encode())
+    check(sql, "good", manage=False)
+
+
+@pytest.mark.parametrize(
+    ("problem", "manage"),
+    [(p, manage) for p in PUBLICATIONS for manage in (True, False) if manage or p not in MORE],
+)
 def test_a_publication_that_differs_is_refused_and_its_remedy_mends_it(sql, problem, manage):
     sql.execute(GOOD)
     sql.execute("CREATE TABLE public.other (id integer PRIMARY KEY)")
