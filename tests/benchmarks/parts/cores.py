@@ -20,6 +20,7 @@ class Costs:
         broker: CPU seconds of the broker.
         copied_bytes: From Postgres to the workers.
         sent_bytes: From the workers to the broker.
+        chunks: That they come in; capture marks each in the log when it is done.
     """
 
     worker: float
@@ -28,6 +29,7 @@ class Costs:
     broker: float
     copied_bytes: float
     sent_bytes: float
+    chunks: float
 
     @classmethod
     def of(cls, runs: Sequence[Run], copied_bytes: float) -> Costs:
@@ -35,8 +37,8 @@ class Costs:
         millions = runs[0].rows / 1e6
         names = ("cpu", "copier_cpu", "postgres_cpu", "broker_cpu")
         worker, copier, postgres, broker = (middle(runs, name) / millions for name in names)
-        sent = middle(runs, "sent_bytes") / millions
-        return cls(worker, copier, postgres, broker, copied_bytes, sent)
+        sent, chunks = (middle(runs, name) / millions for name in ("sent_bytes", "chunks"))
+        return cls(worker, copier, postgres, broker, copied_bytes, sent, chunks)
 
     @property
     def cpu(self) -> float:
@@ -73,6 +75,7 @@ def on_cores(costs: Costs, cores: int) -> dict[str, Any]:
             "copier_cores": round(alone * costs.copier, 2),
             "mbit_per_second_from_postgres": round(alone * costs.copied_bytes * 8e-6),
             "mbit_per_second_to_broker": round(alone * costs.sent_bytes * 8e-6),
+            "chunk_marks_per_second": round(alone * costs.chunks, 1),
         },
         "limits_rows_per_second": {name: _rows(limit) for name, limit in limits.items()},
         "limited_by": first if limits[first] < alone else "cores",

@@ -62,6 +62,7 @@ def load(servers: Servers, table: str, workers: int, chunks: int | None = None) 
         broker_cpu=servers.broker_seconds() - broker,
         peak_bytes=max(peaks),
         sent_bytes=servers.topic_bytes(task.topic),
+        chunks=len(task.left),
     )
     LogAdmin(servers.bootstrap).delete_topics([task.topic])
     return measured

@@ -22,6 +22,7 @@ class Run:
         peak_bytes: Most resident memory, of one worker.
         received_bytes: From Postgres.
         sent_bytes: To the broker, compressed.
+        chunks: That a load of ours was cut into.
         startup_seconds: Before ``seconds``.
         startup_cpu: Before ``cpu``.
     """
@@ -35,6 +36,7 @@ class Run:
     peak_bytes: int | None = None
     received_bytes: int | None = None
     sent_bytes: int | None = None
+    chunks: int | None = None
     startup_seconds: float | None = None
     startup_cpu: float | None = None
 
@@ -81,7 +83,7 @@ def figures(runs: Sequence[Run]) -> dict[str, Any]:
     for name in ("received_bytes", "sent_bytes"):
         if getattr(runs[0], name) is not None:
             found[f"{name}_per_row"] = round(middle(runs, name) / rows, 1)
-    for name in ("startup_seconds", "startup_cpu"):
+    for name in ("chunks", "startup_seconds", "startup_cpu"):
         if getattr(runs[0], name) is not None:
             found[name] = round(middle(runs, name), 2)
     if runs[0].peak_bytes is not None:

@@ -57,7 +57,9 @@ def test_figures_are_medians_with_their_spread():
 
 
 def test_what_more_cores_would_give():
-    costs = Costs(worker=5, copier=0.1, postgres=1, broker=1.9, copied_bytes=2e8, sent_bytes=1e8)
+    costs = Costs(
+        worker=5, copier=0.1, postgres=1, broker=1.9, copied_bytes=2e8, sent_bytes=1e8, chunks=7
+    )
     found = on_cores(costs, 16)
     assert found["together_rows_per_second"] == 2_000_000
     assert sum(found["together_cores"].values()) == pytest.approx(16)
@@ -68,6 +70,7 @@ def test_what_more_cores_would_give():
         "copier_cores": 0.32,
         "mbit_per_second_from_postgres": 5120,
         "mbit_per_second_to_broker": 2560,
+        "chunk_marks_per_second": 22.4,
     }
     assert found["limits_rows_per_second"] == {"copier": 10_000_000, "one_partition": 526_316}
     assert found["limited_by"] == "one_partition"
