@@ -8,12 +8,12 @@ from typing import Any
 import structlog
 
 from cdc.config import Config
-from cdc.config.fields import parse_table_name
 from cdc.errors import ConfigError, LakeError
 from cdc.lake import open_replica
 from cdc.lakelock import hold_lake_lock
 from cdc.names import TableId
 from cdc.runtime import resolve_log
+from cdc.table_names import parse_table_name
 from spark_jobs.apply import Applier, ApplySettings
 from spark_jobs.generation import Progress, build_generation
 from spark_jobs.log_state import LogAddress, LogState, TablePlan, plan_table, read_log_state
@@ -115,8 +115,8 @@ def replica_name(config: Config, text: str) -> tuple[str, TableId]:
     except ValueError:
         table = None
     known = config.sources.get(source)
-    if table is None or known is None or table not in known.table_ids:
-        names = [f"{name}.{id}" for name, one in config.sources.items() for id in one.table_ids]
+    if table is None or known is None or not known.covers(table):
+        names = [f"{name}.{one.name}" for name, s in config.sources.items() for one in s.tables]
         raise ConfigError(
             "unknown_table",
             f"{text!r} is not a table of cdc.yaml",

@@ -6,11 +6,14 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from cdc.errors import CdcError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ENVELOPE_VERSION = 1
 
@@ -49,6 +52,16 @@ class Output:
         """Progress for people; on stderr, so that pipes get the answer only."""
         if not self.as_json:
             print(text, file=sys.stderr, flush=True)
+
+    @property
+    def terminal(self) -> Console | None:
+        """Where progress can be drawn; None: it is to be told in lines, or not at all."""
+        if self.as_json or not sys.stderr.isatty():
+            return None
+        from rich.console import Console
+
+        console = Console(stderr=True, highlight=False)
+        return None if console.is_dumb_terminal else console
 
     def answer(
         self, summary: str, result: Any = None, *, human: Callable[[], str] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import typer
 
@@ -29,10 +29,28 @@ def reload(
                 "no daemon of this project runs, so there is nothing to tell",
                 remedy="cdc start reads cdc.yaml by itself",
             )
-        captured: dict[str, Any] = {}
+        captured: dict[str, list[str]] = {}
+        aside: dict[str, dict[str, str | None]] = {}
         for name, source in loaded.sources.items():
-            tables = [[id.schema, id.table] for id in source.table_ids]
-            asked = send_command(daemon, "tables", {"source": name, "tables": tables})
-            captured[name] = wait_for_command(daemon, asked)["tables"]
+            args = {
+                "source": name,
+                "tables": [[id.schema, id.table] for id in source.table_ids],
+                "patterns": [pattern.to_json() for pattern in source.patterns],
+            }
+            answer = wait_for_command(daemon, send_command(daemon, "tables", args))
+            captured[name] = answer["tables"]
+            aside |= answer["set_aside"]
         listed = ", ".join(table for tables in captured.values() for table in tables)
-        output.answer(f"captured: {listed}", {"sources": captured})
+        summary = f"captured: {listed or 'no table'}"
+        output.answer(
+            summary,
+            {"sources": captured, "set_aside": aside},
+            human=lambda: "\n".join([summary, *_told(aside)]),
+        )
+
+
+def _told(aside: dict[str, dict[str, str | None]]) -> Iterator[str]:
+    for table, why in aside.items():
+        yield f"set aside: {table}: {why['reason']}"
+        if why["remedy"]:
+            yield f"  remedy: {why['remedy']}"

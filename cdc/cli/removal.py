@@ -48,7 +48,8 @@ def remove_source(config: Config, source: SourceConfig) -> list[str]:
 
 def _topics(state: ControlState) -> set[str]:
     """Of all loads, with the spools where events wait; most of these are gone by now."""
-    topics = {record.topic for record in state.tables.values()}
+    # A table that was never captured has none.
+    topics = {record.topic for record in state.tables.values() if record.topic}
     for load in state.loads.values():
         topics.add(load.topic)
         if load.spool is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from cdc.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
     from cdc.config import Config
+    from cdc.names import TableId
 
 
 def snapshot(
@@ -51,8 +53,11 @@ def _ask(
     config: Config, tables: list[str], output: Output, verb: str, priority: int
 ) -> dict[str, int]:
     """Table to the number of its load (0 if that does not matter)."""
-    from cdc.daemon.client import send_command, wait_for_command
+    from cdc.cli.load_bars import LoadBars, LoadLines, LoadView
+    from cdc.cli.loading import load_figures
+    from cdc.daemon.client import daemon_status, send_command, wait_for_command
     from cdc.daemon.record import running_daemon
+    from cdc.names import TableId
 
     wanted = _by_source(config, tables)
     daemon = running_daemon(config)
@@ -63,18 +68,32 @@ def _ask(
             remedy="cdc start --detach, then cdc snapshot again",
         )
 
-    def show(progress: dict[str, Any]) -> None:
-        rows = ", ".join(f"{name} {count:,} rows" for name, count in progress["rows"].items())
-        output.note(f"  {rows}")
-
     asked = [
         send_command(daemon, verb, {"source": source, "tables": ids, "priority": priority})
         for source, ids in wanted.items()
     ]
     found: dict[str, int] = {}
-    for request in asked:
-        result = wait_for_command(daemon, request, show)
-        found |= result["loads"] if verb == "snapshot" else dict.fromkeys(result["tables"], 0)
+    if verb != "snapshot":
+        for request in asked:
+            found |= dict.fromkeys(wait_for_command(daemon, request)["tables"], 0)
+        return found
+    names = [f"{source}.{TableId(*id)}" for source, ids in wanted.items() for id in ids]
+    terminal = output.terminal
+    view: LoadView = (
+        LoadLines(names, output.note) if terminal is None else LoadBars(names, terminal)
+    )
+
+    def progress(command: dict[str, Any]) -> None:
+        view.loaded([name for name in command["rows"] if name not in command["waiting"]])
+
+    def figures() -> None:
+        view.show(load_figures(daemon_status(daemon)["children"]))
+
+    with view:
+        for request in asked:
+            done = wait_for_command(daemon, request, progress, on_poll=figures)["loads"]
+            view.loaded(list(done))
+            found |= done
     return found
 
 
@@ -85,19 +104,35 @@ def _by_source(config: Config, tables: list[str]) -> dict[str, list[list[str]]]:
         ConfigError: ``unknown_table``.
     """
     known = {
-        f"{name}.{id}": (name, [id.schema, id.table])
+        f"{name}.{id}": (name, id)
         for name, source in config.sources.items()
         for id in source.table_ids
     }
     wanted: dict[str, list[list[str]]] = {}
     for table in dict.fromkeys(tables):
-        if table not in known:
+        found = known.get(table) or _matching(config, table)
+        if found is None:
+            names = (f"{name}.{t.name}" for name, s in config.sources.items() for t in s.tables)
             raise ConfigError(
                 "unknown_table",
                 f"cdc.yaml names no table {table}",
                 table=table,
-                remedy="one of " + ", ".join(sorted(known)),
+                remedy="one of " + ", ".join(sorted(names)),
             )
-        source, id = known[table]
-        wanted.setdefault(source, []).append(id)
+        source, id = found
+        ids = wanted.setdefault(source, [])
+        if list(id) not in ids:
+            ids.append(list(id))
     return wanted
+
+
+def _matching(config: Config, text: str) -> tuple[str, TableId] | None:
+    """Source and table of a name that a pattern covers; the source knows whether it is there."""
+    from cdc.table_names import parse_table_name
+
+    source, _, rest = text.partition(".")
+    with contextlib.suppress(ValueError, KeyError):
+        id = parse_table_name(rest)
+        if config.sources[source].covers(id):
+            return source, id
+    return None

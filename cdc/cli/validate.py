@@ -27,10 +27,12 @@ def validate(
             print_json(config_schema())
             return
         loaded = common.load()
-        tables = sum(len(source.tables) for source in loaded.sources.values())
+        tables = sum(len(source.table_ids) for source in loaded.sources.values())
+        patterns = sum(len(source.patterns) for source in loaded.sources.values())
+        count = f"{tables} table(s)" + (f", {patterns} pattern(s) of tables" if patterns else "")
         output.answer(
             f"{common.config_path} is valid: project {loaded.project}, "
-            f"{len(loaded.sources)} source(s), {tables} table(s)",
+            f"{len(loaded.sources)} source(s), {count}",
             {
                 "project": loaded.project,
                 "sources": {
@@ -38,6 +40,7 @@ def validate(
                         "slot": source.slot_name,
                         "publication": source.publication_name,
                         "tables": [str(table) for table in source.table_ids],
+                        "patterns": [pattern.text for pattern in source.patterns],
                     }
                     for name, source in loaded.sources.items()
                 },

@@ -1,7 +1,7 @@
 """cdc.yaml: its shape, its checks and its error messages."""
 
 from cdc.config.loader import DEV_VARIABLE, load_config, parse_config
-from cdc.config.models import Config, LogConfig, SourceConfig, TableConfig
+from cdc.config.models import Config, LogConfig, SourceConfig
 from cdc.config.secret import Secret
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "LogConfig",
     "Secret",
     "SourceConfig",
-    "TableConfig",
     "load_config",
     "parse_config",
 ]

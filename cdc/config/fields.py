@@ -22,7 +22,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from cdc.config.units import DURATION_PATTERN, SIZE_PATTERN, jvm_size, parse_duration
-from cdc.names import TableId
 
 #: Project and source names; they become parts of topics, slots and folders.
 NAME_PATTERN = r"[a-z][a-z0-9_]{0,30}"
@@ -99,43 +98,6 @@ def _listen(text: str) -> str:
             {"what": "an address other than 127.0.0.1 (HTTP has no TLS yet)"},
         )
     return text
-
-
-def parse_table_name(text: str) -> TableId:
-    """``schema.table``, as the catalog spells them; a part with a dot goes in double quotes.
-
-    Raises:
-        ValueError: Not two parts, or a pattern.
-    """
-    parts = _split_name(text)
-    if parts is None or len(parts) != 2:
-        raise ValueError('a table is given as schema.table; a part with a dot as "my.schema".table')
-    return TableId(_identifier(parts[0]), _identifier(parts[1]))
-
-
-def _split_name(text: str) -> list[str] | None:
-    parts: list[str] = []
-    rest = text
-    while True:
-        quoted = re.match(r'"((?:[^"]|"")+)"', rest)
-        plain = re.match(r'[^".]+', rest)
-        if quoted:
-            parts.append(quoted[1].replace('""', '"'))
-            rest = rest[quoted.end() :]
-        elif plain:
-            if any(sign in plain[0] for sign in "*?%"):
-                raise PydanticCustomError(
-                    "not_supported_yet", "{what}", {"what": "a pattern of table names"}
-                )
-            parts.append(plain[0])
-            rest = rest[plain.end() :]
-        else:
-            return None
-        if not rest:
-            return parts
-        if not rest.startswith("."):
-            return None
-        rest = rest[1:]
 
 
 def _rooted(path: str, info: ValidationInfo) -> str:

@@ -7,12 +7,12 @@ absolute paths) is filled in by ``cdc.config.loader``, so a loaded ``Config`` is
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, LiteralString, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -20,8 +20,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from cdc.config.base import Model, fail
 from cdc.config.fields import (
     Bool,
     BootstrapServers,
@@ -36,26 +36,14 @@ from cdc.config.fields import (
     SlotName,
     Text,
     TopicPrefix,
-    parse_table_name,
     refused,
 )
 from cdc.config.secret import Secret
 from cdc.config.security import LogSecurity
+from cdc.config.tables import TableConfig, short_forms
 from cdc.config.units import parse_duration
 from cdc.names import MAX_SNAPSHOT_WORKERS, TableId, default_publication, default_slot
-
-
-class Model(BaseModel):
-    """Unknown keys refused, values fixed after loading, inputs never shown in errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-def _fail(
-    kind: LiteralString, message: str, at: str | int | None = None, remedy: str | None = None
-) -> PydanticCustomError:
-    """An error of a model, or of its key or list item ``at``."""
-    return PydanticCustomError(kind, "{reason}", {"reason": message, "at": at, "remedy": remedy})
+from cdc.table_names import TablePattern
 
 
 class LogConfig(Model):
@@ -72,11 +60,11 @@ class LogConfig(Model):
     @model_validator(mode="after")
     def _one_place(self) -> Self:
         if self.local and (self.bootstrap_servers or self.security):
-            raise _fail(
+            raise fail(
                 "conflict", "local: true takes no bootstrap_servers and no security", "local"
             )
         if not self.local and not self.bootstrap_servers:
-            raise _fail("conflict", "give bootstrap_servers, or local: true for the local stack")
+            raise fail("conflict", "give bootstrap_servers, or local: true for the local stack")
         return self
 
 
@@ -89,7 +77,7 @@ class LakeConfig(Model):
     @classmethod
     def _local_folder(cls, path: str, info: ValidationInfo) -> str:
         if "://" in path and not path.startswith("file://"):
-            raise _fail("not_supported_yet", "a lake that is not a folder of this machine")
+            raise fail("not_supported_yet", "a lake that is not a folder of this machine")
         root = (info.context or {}).get("root")
         # Before the file system sees a zero byte, and again for what it puts before the path.
         _check_lake_path(path)
@@ -105,7 +93,7 @@ def _check_lake_path(path: str) -> None:
     sign = next((c for c in path if c in "%\\" or unicodedata.category(c) == "Cc"), None)
     if sign is not None:
         shown = sign if sign.isprintable() else f"a control character (U+{ord(sign):04X})"
-        raise _fail(
+        raise fail(
             "shape",
             f"the lake's folder has {shown} in its path, which not every reader of Delta tables "
             "takes as it is",
@@ -120,47 +108,6 @@ class PublicationConfig(Model):
     manage: Bool = True
 
 
-class TableConfig(Model):
-    """One table, by its name or with options."""
-
-    name: Text
-    key: Annotated[list[Identifier] | None, refused("a key of one's own for a table")] = None
-    delta: Annotated[dict[str, Any] | None, refused("Delta options of a table")] = None
-    types: Annotated[dict[str, str] | None, refused("types of a table's columns")] = None
-    schema_policy: Annotated[
-        Literal["evolve", "try_evolve", "lenient", "ignore", "exception"] | None,
-        refused("a policy for a table's schema changes"),
-    ] = None
-    history: Annotated[Duration | None, refused("a history window of one table")] = None
-    _id: TableId = PrivateAttr()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        parse_table_name(name)
-        return name
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Parse the name once."""
-        self._id = parse_table_name(self.name)
-
-    @property
-    def id(self) -> TableId:
-        """Schema and table, as Postgres spells them."""
-        return self._id
-
-
-def _short_forms(schema: dict[str, Any]) -> None:
-    # JSON schema of list items that may be a table's name alone.
-    items = schema["properties"]["tables"]["items"]
-    schema["properties"]["tables"]["items"] = {"anyOf": [{"type": "string"}, items]}
-
-
 class SnapshotConfig(Model):
     """Loads of tables; both limits are of the source, whatever the number of tables."""
 
@@ -171,7 +118,7 @@ class SnapshotConfig(Model):
 class SourceConfig(Model):
     """One source database. After loading, slot and publication have their names."""
 
-    model_config = ConfigDict(json_schema_extra=_short_forms)
+    model_config = ConfigDict(json_schema_extra=short_forms)
 
     kind: Literal["postgres"]
     local: Bool = False
@@ -198,7 +145,7 @@ class SourceConfig(Model):
                 given & {"host", "port", "user", "password", "sslmode", "sslrootcert"}
             )
             if refused_here:
-                raise _fail(
+                raise fail(
                     "conflict",
                     f"local: true takes no {' and no '.join(refused_here)}",
                     refused_here[0],
@@ -206,7 +153,7 @@ class SourceConfig(Model):
             return self
         for name in ("host", "user"):
             if getattr(self, name) is None:
-                raise _fail(
+                raise fail(
                     "conflict", f"{name} is missing (or give local: true for the local stack)"
                 )
         return self
@@ -214,11 +161,13 @@ class SourceConfig(Model):
     @field_validator("tables")
     @classmethod
     def _each_once(cls, tables: list[TableConfig]) -> list[TableConfig]:
-        seen: set[TableId] = set()
+        seen: set[TableId | str] = set()
         for index, table in enumerate(tables):
-            if table.id in seen:
-                raise _fail("duplicate_table", f"the table {table.id} is given twice", index)
-            seen.add(table.id)
+            what = table.id or table.name
+            if what in seen:
+                kind = "pattern" if table.id is None else "table"
+                raise fail("duplicate_table", f"the {kind} {what} is given twice", index)
+            seen.add(what)
         return tables
 
     @property
@@ -228,8 +177,21 @@ class SourceConfig(Model):
 
     @property
     def table_ids(self) -> tuple[TableId, ...]:
-        """The tables, in the order of cdc.yaml."""
-        return tuple(table.id for table in self.tables)
+        """The tables that are given by their names, in the order of cdc.yaml."""
+        return tuple(table.id for table in self.tables if table.id is not None)
+
+    @property
+    def patterns(self) -> tuple[TablePattern, ...]:
+        """The other entries; which tables match them is known by the source only."""
+        return tuple(table.pattern for table in self.tables if table.id is None)
+
+    def covers(self, id: TableId) -> bool:
+        """Whether a table is given by its name or matches a pattern."""
+        return any(table.pattern.matches(id) for table in self.tables)
+
+    def with_matches(self, known: Iterable[TableId]) -> tuple[TableId, ...]:
+        """The tables that are given by their names, then those of ``known`` that are covered."""
+        return tuple(dict.fromkeys([*self.table_ids, *sorted(filter(self.covers, known))]))
 
     @property
     def slot_name(self) -> str:
@@ -294,18 +256,18 @@ class SparkConfig(Model):
 
     master: Text = "local[*]"
     driver_memory: JvmMemory = "2048m"
-    conf: dict[str, str] = {}
+    conf: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("conf")
     @classmethod
     def _not_ours(cls, conf: dict[str, str]) -> dict[str, str]:
         for key in conf:
             if not key.startswith("spark."):
-                raise _fail("spark_conf", "the keys of conf begin with spark.", key)
+                raise fail("spark_conf", "the keys of conf begin with spark.", key)
             if any(
                 key.startswith(own) if own.endswith(".") else key == own for own in _OWN_SPARK_CONF
             ):
-                raise _fail("spark_conf", f"{key} is set by cdc itself", key)
+                raise fail("spark_conf", f"{key} is set by cdc itself", key)
         return conf
 
 
@@ -340,7 +302,7 @@ def _no_double_slot(sources: dict[str, SourceConfig]) -> dict[str, SourceConfig]
             continue
         place = (source.host, source.port, source.slot)
         if place in seen:
-            raise _fail("conflict", f"the sources {seen[place]} and {name} share one slot", name)
+            raise fail("conflict", f"the sources {seen[place]} and {name} share one slot", name)
         seen[place] = name
     return sources
 

@@ -62,6 +62,7 @@ def capture_settings(config: Config, name: str) -> CaptureSettings:
         publication=source.publication_name,
         manage_publication=source.publication.manage,
         tables=source.table_ids,
+        patterns=source.patterns,
         workers=source.snapshot.workers,
         rows_per_second=source.snapshot.rows_per_second,
         version=_version(),

@@ -45,8 +45,16 @@ def wait_for_command(
     daemon: DaemonRecord,
     command: dict[str, Any],
     on_progress: Callable[[dict[str, Any]], None] = lambda progress: None,
+    *,
+    on_poll: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Wait for the end of a command and give its ``result``.
+
+    Args:
+        daemon: Which was asked.
+        command: As from ``send_command``.
+        on_progress: Told when the command's own progress has changed.
+        on_poll: Called after each look at the command.
 
     Raises:
         CdcError: The command failed; its error.
@@ -60,6 +68,7 @@ def wait_for_command(
         if command["progress"] != shown:
             shown = command["progress"]
             on_progress(shown)
+        on_poll()
     if command["state"] == "failed":
         raise _as_error(command["error"] or {})
     result: dict[str, Any] = command["result"] or {}

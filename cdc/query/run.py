@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cdc.config import Config
     from cdc.log.admin import LogAdmin
     from cdc.log.reader import LogReader
+    from cdc.names import TableId
     from cdc.query.replica_reader import OpenReplica
     from cdc.query.source_view import LogState, TablePlan
     from cdc.query.statement import Statement, TableName
@@ -90,6 +91,11 @@ class _Log:
         return read_log_state(reader, admin, prefix, self.source, replicas)
 
     @property
+    def tables(self) -> Collection[TableId]:
+        """The tables that the log has, or had: only it knows which ones match a pattern."""
+        return self._first.result().control.tables.keys()
+
+    @property
     def clients(self) -> tuple[LogReader, LogAdmin]:
         """Reader and admin, once ``state`` has returned."""
         if self.reader is None or self.admin is None:
@@ -149,7 +155,7 @@ def run_query(
                 logs[source] = _Log(config, source, pool)
         connection = stack.enter_context(open_connection())
         clock.lap("start")
-        statement = _checked(config, connection, sql)
+        statement = _checked(config, connection, sql, logs)
         clock.lap("parse")
         sources = _planned(config, statement, logs, pool, clock, last_good, wait_s)
         with _collector_paused():
@@ -183,12 +189,17 @@ def _close_all(logs: dict[str, _Log]) -> None:
         log.close()
 
 
-def _checked(config: Config, connection: DuckDBPyConnection, sql: str) -> Statement:
+def _checked(
+    config: Config, connection: DuckDBPyConnection, sql: str, logs: Mapping[str, _Log]
+) -> Statement:
     from cdc.query.source_view import table_names
     from cdc.query.statement import check
 
-    known = table_names({name: source.table_ids for name, source in config.sources.items()})
-    return check(connection, sql, known)
+    known = {
+        name: source.with_matches(logs[name].tables if source.patterns and name in logs else ())
+        for name, source in config.sources.items()
+    }
+    return check(connection, sql, table_names(known))
 
 
 def _planned(

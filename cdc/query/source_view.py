@@ -24,7 +24,7 @@ from cdc.query.replica_reader import OpenReplica
 from cdc.query.statement import TableName
 from cdc.query.tail import Tail, fold_tail
 from cdc.schema import TableSchema
-from cdc.states import ERRORED, READY
+from cdc.states import ERRORED, READY, REMOVED
 
 if TYPE_CHECKING:
     from cdc.log.admin import LogAdmin
@@ -147,7 +147,8 @@ def choose_frontier(state: LogState, tables: Sequence[TableName], *, last_good: 
     """F: the newest frontier, or with ``last_good`` where the first Errored table stands.
 
     Raises:
-        QueryError: ``table_not_ready``, ``table_errored``, ``table_not_captured``.
+        QueryError: ``table_not_ready``, ``table_errored``, ``table_not_captured``,
+            ``table_removed``.
     """
     frontier = state.view.position
     for name in tables:
@@ -158,6 +159,13 @@ def choose_frontier(state: LogState, tables: Sequence[TableName], *, last_good: 
                 "the table is in cdc.yaml, but was never captured",
                 table=str(name),
                 remedy="restart cdc start, which reads cdc.yaml",
+            )
+        if record.state == REMOVED:
+            raise QueryError(
+                "table_removed",
+                "the table is not captured any more",
+                table=str(name),
+                remedy="cdc reload captures it again, if cdc.yaml names it and the source has it",
             )
         if record.state == ERRORED:
             frontier = min(frontier, _last_good(name, record, asked=last_good))

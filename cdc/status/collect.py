@@ -87,6 +87,7 @@ def _source(config: Config, source: str) -> tuple[dict[str, Any], dict[str, Any]
     from cdc.log.reader import LogReader
     from cdc.log.settings import COMMAND_REFUSED_AFTER
     from cdc.runtime import resolve_log
+    from cdc.states import REMOVED
 
     bootstrap, security = resolve_log(config)
     prefix = config.log.topic_prefix
@@ -105,7 +106,8 @@ def _source(config: Config, source: str) -> tuple[dict[str, Any], dict[str, Any]
                 raise
             status = {**_no_frontier(), "state": NOT_STARTED, "tables": {}, "error": None}
             return status, {}
-        tables = config.sources[source].table_ids
+        there = (id for id, record in control.tables.items() if record.state != REMOVED)
+        tables = config.sources[source].with_matches(there)
         loading = loads_under_way(control)
         status = {
             **_frontier(admin, frontier_topic(prefix, source), view),

@@ -185,17 +185,18 @@ class Capture:
 
     def _change_tables(self, loads: Loads) -> None:
         """The same at a border, while everything else goes on."""
-        wanted = self._commands.take_tables()
-        if wanted is None:
+        asked = self._commands.take_tables()
+        if asked is None and not self._watch.tables_changed:
             return
-        before, self._settings = self._settings, wanted
+        before, self._settings = self._settings, asked or self._settings
+        wanted, self._watch.tables_changed = self._settings, False
         # What waits for the next commit belongs to tables as they were.
         self._writer.advance(self._writer.end_lsn, self._writer.last, self._router.take_control())
         try:
             control = settle_tables(wanted, self._admin, self._writer, read_control(wanted))
         except NothingChanged as refused:
             self._settings = before
-            self._commands.tables_changed(refused.error)
+            self._commands.tables_refused(refused.error)
             return
         now = captured_tables(control)
         for id in self._records.keys() - now.keys():
@@ -204,8 +205,8 @@ class Capture:
             del self._records[id]
         for id in now.keys() - self._records.keys():
             self._records[id] = now[id]
-        loads.join(control)
-        self._commands.tables_changed(None)
+        self._watch.use(wanted)
+        loads.join(control, try_again=asked is not None)
 
     def _check_log(self, position: LogPosition) -> int:
         """Check the topics; the smallest ``max.message.bytes`` of those we write."""
@@ -368,13 +369,16 @@ class Capture:
 
     def _border_wanted(self) -> bool:
         loads = self._loads
-        return loads is not None and (loads.border_wanted or self._commands.tables_wanted)
+        return loads is not None and (
+            loads.border_wanted or self._commands.tables_wanted or self._watch.tables_changed
+        )
 
     def _at_border(self) -> None:
         if self._loads is not None:
             loading = self._loads.active
             self._change_tables(self._loads)
             self._loads.at_border()
+            self._commands.tables_changed(self._records, self._loads)
             # It is here that the last load ends.
             if loading and not self._loads.active:
                 self._channel.state("streaming")

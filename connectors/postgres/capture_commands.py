@@ -5,12 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import structlog
+
 from cdc.control import TableRecord
 from cdc.daemon.channel import ChildChannel, Command
-from cdc.errors import CdcError, ConfigError, SourceRefused
+from cdc.errors import CdcError, ConfigError
 from cdc.names import TableId
+from cdc.states import ERRORED
+from cdc.table_names import TablePattern
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.loads import Loads
+
+log = structlog.get_logger(__name__)
 
 
 class CaptureCommands:
@@ -18,8 +24,8 @@ class CaptureCommands:
 
     ``snapshot {"tables": [[schema, table], …], "priority": 0}``: a new load of each; done when
     all are Ready. ``pause``, ``resume`` and ``cancel {"tables": …}``: their loads.
-    ``tables {"tables": [[schema, table], …]}``: capture these tables; done when that is in
-    control, before new ones are loaded.
+    ``tables {"tables": [[schema, table], …], "patterns": […]}``: capture these tables and those
+    that match; done when that is in control, before new ones are loaded.
 
     Args:
         settings: Of the capture.
@@ -35,6 +41,7 @@ class CaptureCommands:
         # Commands that wait for loads, with the loads' numbers.
         self._asked: dict[str, tuple[Command, dict[TableId, int]]] = {}
         self._tables: tuple[Command, CaptureSettings] | None = None
+        self._tables_taken = False
         self._rows = rows
 
     def answer(self, loads: Loads | None, records: Mapping[TableId, TableRecord]) -> None:
@@ -47,12 +54,13 @@ class CaptureCommands:
         for command in self._channel.commands():
             try:
                 self._begin(command, loads)
-            except (ConfigError, SourceRefused) as error:
+            except CdcError as error:
                 self._channel.failed(command, error)
         for command, numbers in list(self._asked.values()):
             if left := list(numbers) if loads is None else loads.under_way(numbers):
                 rows = {self._settings.name_of(id): self._rows.get(id, 0) for id in numbers}
-                self._channel.progress(command, left=len(left), rows=rows)
+                waiting = [self._settings.name_of(id) for id in left]
+                self._channel.progress(command, left=len(left), waiting=waiting, rows=rows)
             else:
                 del self._asked[command.id]
                 self._end(command, numbers, records, loads)
@@ -90,19 +98,40 @@ class CaptureCommands:
         return self._tables is not None
 
     def take_tables(self) -> CaptureSettings | None:
-        """The settings with the tables that were asked for; tell ``tables_changed`` next."""
+        """The settings with the tables that were asked for.
+
+        ``tables_changed`` or ``tables_refused`` is to be told next.
+        """
+        self._tables_taken = self._tables is not None
         return None if self._tables is None else self._tables[1]
 
-    def tables_changed(self, error: CdcError | None) -> None:
-        """They are captured now, or were refused."""
-        if self._tables is None:
+    def tables_refused(self, error: CdcError) -> None:
+        """All stay as they were."""
+        if self._tables is None or not self._tables_taken:
+            log.warning("tables that match patterns cannot be looked at", **error.to_json())
             return
-        (command, settings), self._tables = self._tables, None
-        if error is not None:
-            self._channel.failed(command, error)
+        (command, _), self._tables = self._tables, None
+        self._channel.failed(command, error)
+
+    def tables_changed(self, records: Mapping[TableId, TableRecord], loads: Loads) -> None:
+        """Those that were taken are captured now, or set aside."""
+        if self._tables is None or not self._tables_taken:
             return
-        self._settings = settings
-        self._channel.done(command, {"tables": [settings.name_of(id) for id in settings.tables]})
+        (command, self._settings), self._tables = self._tables, None
+        aside = [id for id in records if records[id].state == ERRORED]
+        aside = sorted(set(aside).difference(loads.under_way(aside)))
+        wanted = dict.fromkeys(self._settings.tables) | dict.fromkeys(sorted(records))
+        name_of = self._settings.name_of
+        self._channel.done(
+            command,
+            {
+                "tables": [name_of(id) for id in wanted if id not in aside],
+                "set_aside": {
+                    name_of(id): {"reason": records[id].reason, "remedy": records[id].remedy}
+                    for id in aside
+                },
+            },
+        )
 
     def _begin(self, command: Command, loads: Loads | None) -> None:
         if command.verb not in ("snapshot", "tables", "pause", "resume", "cancel"):
@@ -115,7 +144,9 @@ class CaptureCommands:
         if command.verb == "tables":
             if self._tables is not None:
                 raise ConfigError("busy", "the tables are being changed already")
-            self._tables = command, dataclasses.replace(self._settings, tables=ids)
+            patterns = tuple(map(TablePattern.from_json, command.args.get("patterns", ())))
+            settings = dataclasses.replace(self._settings, tables=ids, patterns=patterns)
+            self._tables, self._tables_taken = (command, settings), False
             return
         if command.verb == "snapshot":
             numbers = loads.request(ids, int(command.args.get("priority", 0)))

@@ -14,6 +14,7 @@ from cdc.names import (
     control_topic,
     frontier_topic,
 )
+from cdc.table_names import TablePattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class CaptureSettings:
         slot: The replication slot.
         publication: The publication.
         manage_publication: Whether we may create it.
-        tables: The tables of cdc.yaml.
+        tables: The tables of cdc.yaml that are given by their names.
+        patterns: Its other entries.
         workers: Snapshot workers.
         rows_per_second: Limit of all snapshot workers together; None: no limit.
         version: Of this program, for the envelopes.
@@ -57,6 +59,11 @@ class CaptureSettings:
     workers: int
     version: str
     rows_per_second: int | None = None
+    patterns: tuple[TablePattern, ...] = ()
+
+    def matches(self, table: TableId) -> bool:
+        """Whether a table matches a pattern: the publication may hold it before we capture it."""
+        return any(pattern.matches(table) for pattern in self.patterns)
 
     @property
     def control_topic(self) -> str:

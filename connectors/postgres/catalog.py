@@ -78,7 +78,8 @@ class TableDefinition:
         readable: Our role may SELECT all of it, its schema included.
         ours: Our role may publish it (owns it, or is a superuser).
         owner: Its owner.
-        pub_rel: oid and xmin of its row in pg_publication_rel, for the publication asked about.
+        pub_rel: oid and xmin of its row in pg_publication_rel, for the publication asked about;
+            of one FOR ALL TABLES its own.
     """
 
     id: TableId
@@ -290,11 +291,12 @@ _TABLES = f"""
            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
            pg_has_role(c.relowner, 'USAGE'),
            pg_get_userbyid(c.relowner)::text,
-           p.oid::bigint, p.xmin::text::bigint
+           coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint
     FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
     LEFT JOIN pg_catalog.pg_publication pub ON pub.pubname = %(publication)s::text
+    LEFT JOIN pg_catalog.pg_publication b ON b.oid = pub.oid AND b.puballtables
     LEFT JOIN pg_catalog.pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = pub.oid
 """  # noqa: S608  (put together from constants)
 

@@ -8,7 +8,7 @@ loaded beside the stream (``loads.py``).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -26,6 +26,7 @@ from cdc.failpoints import failpoint
 from cdc.log.admin import LogAdmin
 from cdc.log.producer import TransactionalProducer
 from cdc.log.topics import control_topic, frontier_topic
+from cdc.names import TableId
 from cdc.position import frontier
 from cdc.states import ABANDONED, ADDED
 from connectors.postgres.capture_settings import CaptureSettings
@@ -33,7 +34,8 @@ from connectors.postgres.client import ReplicationClient, SystemIdentity, connec
 from connectors.postgres.leftovers import check_leftovers, remove_leftovers
 from connectors.postgres.load_topics import intended_load, topics_of
 from connectors.postgres.log_writer import LogPosition, LogWriter
-from connectors.postgres.preflight import SourceFacts, preflight
+from connectors.postgres.matching import matching_tables, refused_record
+from connectors.postgres.preflight import SourceFacts, preflight, refusal
 from connectors.postgres.publication import create_publication
 
 log = structlog.get_logger(__name__)
@@ -94,6 +96,7 @@ class FirstStart:
             connect_sql(settings.conninfo) as connection,
             ReplicationClient(settings.conninfo) as client,
         ):
+            matched = matching_tables(connection, settings)
             if unfinished:
                 check_leftovers(connection, settings, unfinished, check)
             facts = preflight(
@@ -103,6 +106,7 @@ class FirstStart:
                 manage=settings.manage_publication,
                 slot=settings.slot,
                 own_slot=any(load.slot == settings.slot for load in unfinished),
+                matched=matched,
             )
             for notice in facts.notices:
                 log.warning("notice", notice=notice)
@@ -111,10 +115,10 @@ class FirstStart:
                 remove_leftovers(connection, client, self._admin, settings, unfinished, check)
                 self._write(_abandoned(unfinished))
             identity = client.identify_system()
-            self._intend(facts, control, identity)
+            tables = self._intend(facts, matched, control, identity)
             # Before the slot, so that the slot's first transaction already finds it.
             if facts.publication is None:
-                create_publication(connection, settings.publication, settings.tables)
+                create_publication(connection, settings.publication, tables)
             failpoint("after_publication")
             check()
             created = client.create_slot(
@@ -139,11 +143,22 @@ class FirstStart:
             accept_existing=True,
         )
 
-    def _intend(self, facts: SourceFacts, control: ControlState, identity: SystemIdentity) -> None:
-        """Write what is about to be created, and a load of each table."""
+    def _intend(
+        self,
+        facts: SourceFacts,
+        matched: Sequence[TableId],
+        control: ControlState,
+        identity: SystemIdentity,
+    ) -> list[TableId]:
+        """Write what is about to be created, and a load of each table.
+
+        Returns:
+            The tables that are loaded.
+        """
         settings = self._settings
         number = 1 + max((n for _, n in control.loads), default=0)
-        loads = {id: intended_load(settings, id, number) for id in settings.tables}
+        tables = [*settings.tables, *(id for id in matched if id not in facts.refused)]
+        loads = {id: intended_load(settings, id, number) for id in tables}
         # From the intent on, a topic of that name counts as ours.
         if taken := self._admin.topic_ids(topics_of(loads.values())):
             raise LogError(
@@ -151,6 +166,10 @@ class FirstStart:
                 f"topic {min(taken)} exists already: another log lives there",
                 remedy="give log.topic_prefix in cdc.yaml, or delete the topic if nobody needs it",
             )
+        refused = [
+            refused_record(settings, id, None, refusal(findings, alone=True))
+            for id, findings in facts.refused.items()
+        ]
         source = SourceRecord(
             identity.sysid,
             identity.timeline,
@@ -168,10 +187,15 @@ class FirstStart:
             for load in loads.values()
         ]
         records += [load.to_key_value() for load in loads.values()]
+        records += [record.to_key_value() for record in refused]
         # Tables that an earlier attempt had, and cdc.yaml has no more.
-        records += [(control_key("table", *id), None) for id in control.tables if id not in loads]
+        left = control.tables.keys() - loads.keys() - facts.refused.keys()
+        records += [(control_key("table", *id), None) for id in sorted(left)]
         self._write(records)
         failpoint("after_intent")
+        if not loads:
+            log.warning("no table can be captured yet", source=settings.source)
+        return tables
 
     def _begin_log(self, identity: SystemIdentity, point: int) -> None:
         """The first frontier: where the slot begins."""

@@ -69,6 +69,8 @@ def check_leftovers(
 ) -> None:
     """Refuse what cannot be ours, and drop a publication of ours that no longer fits cdc.yaml.
 
+    With patterns it never fits: what matches them may have changed.
+
     Raises:
         CdcError: As ``free_slot``.
     """
@@ -76,7 +78,10 @@ def check_leftovers(
         free_slot(connection, settings, slot, check)
     if settings.manage_publication:
         publication = inspect_publication(connection, settings.publication)
-        if publication is not None and differences(publication, settings.tables, managed=True):
+        fits = publication is not None and not (
+            settings.patterns or differences(publication, settings.tables, managed=True)
+        )
+        if publication is not None and not fits:
             log.info("dropping the publication of an unfinished load", name=publication.name)
             drop_publication(connection, publication.name)
 

@@ -69,7 +69,7 @@ class LoadCatalog:
             else:
                 problems = list(table_problems(definition))
             if problems:
-                refused[id] = refusal(problems)
+                refused[id] = refusal(problems, alone=True)
         return {id: found[id] for id in tables if id not in refused}, refused
 
     def next_xid(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdc.control import KeyValue, LoadRecord, TableRecord
@@ -71,7 +71,8 @@ class LoadPorts:
         writer: Of the log.
         replay_router: Makes a router for the replay of one table.
         filenodes: By relation id, of tables whose columns are as we know them.
-        publish: Checks a table and puts it into the publication, if it is not in it.
+        publish: Checks tables and puts them into the publication, if they are not in it; gives
+            why some cannot be captured as they are.
         keep_alive: Keeps Postgres informed while something takes long.
         ask_position: Makes a quiet server tell how far it is.
         progress: Told of rows that were copied.
@@ -85,7 +86,7 @@ class LoadPorts:
     writer: LogWriter
     replay_router: Callable[[RoutedTable], Router]
     filenodes: dict[int, int]
-    publish: Callable[[TableId], None]
+    publish: Callable[[Sequence[TableId]], Mapping[TableId, CdcError]]
     keep_alive: Callable[[], None]
     ask_position: Callable[[], None]
     progress: Callable[[LoadProgress], None]

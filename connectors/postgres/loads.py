@@ -18,7 +18,6 @@ from cdc.control import ControlState, TableRecord
 from cdc.errors import (
     CdcError,
     ConfigError,
-    EnvironmentProblem,
     LogError,
     SourceRefused,
     SourceStopped,
@@ -147,7 +146,7 @@ class Loads:
 
         Raises:
             ConfigError: ``unknown_table``, or ``load_under_way``: nothing is begun.
-            SourceRefused: A table that was set aside still cannot be captured.
+            CdcError: A table that was set aside still cannot be captured: nothing is begun.
         """
         for id in ids:
             if id not in self._book.records:
@@ -165,9 +164,9 @@ class Loads:
                     table=self._settings.name_of(id),
                     remedy="cdc status shows how far it is",
                 )
-        for id in ids:
-            if self._book.records[id].state == ERRORED:
-                self._ports.publish(id)
+        aside = [id for id in ids if self._book.records[id].state == ERRORED]
+        if aside and (refused := self._ports.publish(aside)):
+            raise next(iter(refused.values()))
         for id in ids:
             self._loads[id] = self._beginning.intended(id, priority=priority)
         return {id: self._loads[id].record.load for id in ids}
@@ -224,8 +223,15 @@ class Loads:
         self._beginning.leave(load)
         self._beginning.remove_topics(load.record)
 
-    def join(self, control: ControlState) -> None:
-        """Take up loads that were intended in control meanwhile."""
+    def join(self, control: ControlState, *, try_again: bool) -> None:
+        """Take up loads that were intended in control meanwhile.
+
+        Args:
+            control: The source's control topic.
+            try_again: At once, whether tables that were set aside can be captured.
+        """
+        if try_again:
+            self._reloads.hurry(self._loads)
         for record in control.unfinished_loads():
             if record.id not in self._loads:
                 self._loads[record.id] = Load(record, written=True)
@@ -316,11 +322,11 @@ class Loads:
 
     def _begin_due(self) -> None:
         """Intend loads of tables that were set aside, if they can be captured again."""
-        for id in self._reloads.take():
-            try:
-                self._ports.publish(id)
-            except (SourceRefused, EnvironmentProblem) as refused:
-                self._beginning.still_aside(id, refused)
+        due = self._reloads.take()
+        refused = self._ports.publish(due) if due else {}
+        for id in due:
+            if id in refused:
+                self._beginning.still_aside(id, refused[id])
             else:
                 self._loads.setdefault(id, self._beginning.intended(id))
 

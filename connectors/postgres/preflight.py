@@ -6,8 +6,9 @@ and raises one error that lists everything, so that a person mends it all in one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -31,16 +32,21 @@ from connectors.postgres.slot import SlotInfo, inspect_slot
 from connectors.postgres.table_checks import Finding, table_problems
 
 OLDEST_VERSION = 140000
+_NOTHING = "nothing was created"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What ``inspect_source`` read: server, tables, publication and slot (None if absent)."""
+    """What ``inspect_source`` read: server, tables, publication and slot (None if absent).
+
+    ``refused`` is what ``preflight`` found of tables that only match a pattern.
+    """
 
     server: ServerInfo
     tables: dict[TableId, TableDefinition]
     publication: PublicationInfo | None
     slot: SlotInfo | None
+    refused: Mapping[TableId, Sequence[Finding]] = field(default_factory=dict)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -86,6 +92,7 @@ def preflight(
     manage: bool,
     slot: str,
     own_slot: bool = False,
+    matched: Sequence[TableId] = (),
 ) -> SourceFacts:
     """Refuse a source that cannot be captured as it is.
 
@@ -96,28 +103,42 @@ def preflight(
         manage: We may create it; otherwise it must be there as needed.
         slot: The slot's name.
         own_slot: A slot of that name, if there is one, is known to be ours.
+        matched: Tables that match a pattern; what is wrong with one of them refuses only it.
 
     Raises:
         SourceRefused: Lists all findings.
         EnvironmentProblem: The same, if the server or permissions alone are at fault.
         CdcError: As ``failures.server_error``.
     """
-    facts = inspect_source(connection, tables, publication, slot)
+    facts = inspect_source(connection, [*tables, *matched], publication, slot)
+    refused = {}
+    for id in matched:
+        found = table_findings(id, facts.tables.get(id), facts.server.role)
+        if not found and (unpublished := _unpublished(facts, id, publication, manage)):
+            found = [unpublished]
+        if found:
+            refused[id] = found
     findings = find_problems(
         facts,
-        tables=tables,
+        tables=[*tables, *(id for id in matched if id not in refused)],
         publication=publication,
         manage=manage,
         slot=slot,
         own_slot=own_slot,
+        more=set(matched).__contains__,
     )
     if findings:
         raise refusal(findings)
-    return facts
+    return dataclasses.replace(facts, refused=refused)
 
 
-def refusal(findings: Sequence[Finding]) -> CdcError:
-    """One error for all findings; the code is theirs if they agree, else ``source_refused``."""
+def refusal(findings: Sequence[Finding], *, alone: bool = False) -> CdcError:
+    """One error for all findings; the code is theirs if they agree, else ``source_refused``.
+
+    Args:
+        findings: At least one.
+        alone: They are of one table that keeps nothing else back.
+    """
     environment = all(finding.environment for finding in findings)
     kind: type[CdcError] = EnvironmentProblem if environment else SourceRefused
     codes = {finding.code for finding in findings}
@@ -126,15 +147,21 @@ def refusal(findings: Sequence[Finding]) -> CdcError:
         (finding,) = findings
         return kind(
             code,
-            f"{finding.subject}: {finding.problem}; nothing was created",
+            finding.problem if alone else f"{finding.subject}: {finding.problem}; {_NOTHING}",
             table=finding.subject if finding.of_table else None,
             remedy=finding.remedy,
+        )
+    if alone:
+        return kind(
+            code,
+            "; ".join(finding.problem for finding in findings),
+            table=findings[0].subject,
+            remedy=" ".join(finding.remedy for finding in findings),
         )
     lines = "\n".join(f"  {finding}" for finding in findings)
     return kind(
         code,
-        f"{len(findings)} problems keep the source from being captured; nothing was created:\n"
-        f"{lines}",
+        f"{len(findings)} problems keep the source from being captured; {_NOTHING}:\n{lines}",
         remedy="mend each as written after its arrow, then start again",
     )
 
@@ -147,29 +174,70 @@ def find_problems(
     manage: bool,
     slot: str,
     own_slot: bool = False,
+    more: Callable[[TableId], bool] = lambda id: False,
 ) -> list[Finding]:
     """All findings, the server's first, then table by table in the order of ``tables``."""
     found = list(_server_problems(facts.server))
     found += _slot_problems(facts, slot, own_slot)
     for table in tables:
-        definition = facts.tables.get(table)
-        if definition is None:
-            found.append(
-                Finding(
-                    "table_missing",
-                    str(table),
-                    "does not exist in the database "
-                    f"{facts.server.database} (names are case-sensitive)",
-                    f"take {table} out of `tables` in cdc.yaml, or create it",
-                    of_table=True,
-                )
-            )
-        else:
-            found += table_problems(definition)
-            if not definition.readable:
-                found.append(no_select(definition, facts.server.role))
-    found += _publication_problems(facts, tables, publication, manage)
+        found += table_findings(table, facts.tables.get(table), facts.server.role)
+    if facts.publication is None:
+        found += _no_publication(facts, tables, publication, manage)
+        return found
+    # A table that cannot be published is told of by itself.
+    wanted = [id for id in tables if id in facts.tables and facts.tables[id].kind in "rp"]
+    roots = [id for id in wanted if facts.tables[id].kind == "p"]
+    differs = differences(facts.publication, wanted, managed=manage, partitioned=roots, more=more)
+    found += [
+        Finding("publication_differs", f"publication {publication}", problem, remedy)
+        for problem, remedy in differs
+    ]
     return found
+
+
+def table_findings(table: TableId, definition: TableDefinition | None, role: str) -> list[Finding]:
+    """What keeps one table from being captured.
+
+    Args:
+        table: Its name.
+        definition: None: there is no such table.
+        role: Ours.
+    """
+    if definition is None:
+        return [
+            Finding(
+                "table_missing",
+                str(table),
+                "does not exist in the database (names are case-sensitive)",
+                f"take {table} out of `tables` in cdc.yaml, or create it",
+                of_table=True,
+            )
+        ]
+    found = list(table_problems(definition))
+    return found if definition.readable else [*found, no_select(definition, role)]
+
+
+def not_published(table: TableId, publication: str) -> Finding:
+    """The finding for a table that only its owner can publish, or only a person shall."""
+    return Finding(
+        "not_published",
+        str(table),
+        f"is not in the publication {publication}",
+        f"let its owner run: ALTER PUBLICATION {quote_ident(publication)} ADD TABLE "
+        f"{quote_table(table)};",
+        of_table=True,
+    )
+
+
+def _unpublished(
+    facts: SourceFacts, table: TableId, publication: str, manage: bool
+) -> Finding | None:
+    if facts.publication is not None and facts.publication.publishes(table):
+        return None
+    # A publication that we make will hold it.
+    if facts.publication is None and (not manage or facts.tables[table].ours):
+        return None
+    return not_published(table, publication)
 
 
 def _server_problems(server: ServerInfo) -> Iterator[Finding]:
@@ -241,22 +309,10 @@ def no_select(table: TableDefinition, role: str) -> Finding:
     )
 
 
-def _publication_problems(
+def _no_publication(
     facts: SourceFacts, tables: Sequence[TableId], publication: str, manage: bool
 ) -> Iterator[Finding]:
     subject = f"publication {publication}"
-    if facts.publication is not None:
-        # A table that cannot be published is told of by itself.
-        wanted = [
-            table
-            for table in tables
-            if (definition := facts.tables.get(table)) is not None and definition.kind in "rp"
-        ]
-        roots = [table for table in wanted if facts.tables[table].kind == "p"]
-        found = differences(facts.publication, wanted, managed=manage, partitioned=roots)
-        for problem, remedy in found:
-            yield Finding("publication_differs", subject, problem, remedy)
-        return
     create = f"{create_sql(publication, tables)};"
     if not manage:
         yield Finding("publication_missing", subject, "does not exist", create)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +112,9 @@ def quote_table(table: TableId) -> str:
 def create_sql(name: str, tables: Iterable[TableId]) -> str:
     """The statement that publishes exactly these tables."""
     listed = ", ".join(quote_table(table) for table in sorted(tables))
+    what = f"FOR TABLE {listed} " if listed else ""
     return (
-        f"CREATE PUBLICATION {quote_ident(name)} FOR TABLE {listed} "
+        f"CREATE PUBLICATION {quote_ident(name)} {what}"
         "WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
     )
 
@@ -149,6 +150,7 @@ def differences(
     *,
     managed: bool,
     partitioned: Iterable[TableId] = (),
+    more: Callable[[TableId], bool] = lambda id: False,
 ) -> list[tuple[str, str]]:
     """What keeps a publication from giving us our tables: (problem, SQL that mends it).
 
@@ -158,6 +160,7 @@ def differences(
         managed: It is ours, and so must not publish anything else; otherwise somebody else
             says what it publishes beyond them, which columns, and how it lists them.
         partitioned: Those that are partitioned.
+        more: Whether it may publish another table all the same.
     """
     wanted = frozenset(tables)
     name = quote_ident(info.name)
@@ -169,7 +172,8 @@ def differences(
         found.append((f"publishes whole schemas: {', '.join(info.schemas)}", recreate))
         return found
     if not info.all_tables:
-        if managed and (extra := sorted(info.tables - wanted)):
+        extra = sorted(id for id in info.tables - wanted if not more(id))
+        if managed and extra:
             listed = ", ".join(quote_table(table) for table in extra)
             found.append(
                 (
@@ -177,7 +181,9 @@ def differences(
                     f"ALTER PUBLICATION {name} DROP TABLE {listed};",
                 )
             )
-        if absent := sorted(table for table in wanted if not info.publishes(table)):
+        # Without whole schemas it has to list each.
+        has = info.tables.__contains__ if managed else info.publishes
+        if absent := sorted(table for table in wanted if not has(table)):
             listed = ", ".join(quote_table(table) for table in absent)
             found.append(
                 (

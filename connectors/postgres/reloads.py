@@ -33,6 +33,12 @@ class Reloads:
         """Whether ``take`` has something to give."""
         return bool(self._due)
 
+    def hurry(self, loading: Collection[TableId]) -> None:
+        """All that were tried before are due again; arguments as for ``look``."""
+        self._tried.clear()
+        self._looked = -_LOOK_S
+        self.look(loading)
+
     def look(self, loading: Collection[TableId]) -> None:
         """Look for tables whose load is due; to be called often.
 
@@ -51,6 +57,7 @@ class Reloads:
 
     def take(self) -> list[TableId]:
         """The tables whose load is to be tried now."""
-        due, self._due = self._due, []
+        # Some may be gone since.
+        due, self._due = [id for id in self._due if id in self._book.records], []
         self._tried.update(dict.fromkeys(due, time.monotonic()))
         return due

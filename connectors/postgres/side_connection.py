@@ -49,8 +49,9 @@ _ADDED = f"""
 """  # noqa: S608  (put together from constants)
 
 _IDENTITIES = f"""
-    SELECT c.oid::bigint, {_FILE}, p.oid::bigint, p.xmin::text::bigint,
-           n.nspname::text, c.relname::text, c.relreplident::text,
+    SELECT c.oid::bigint, {_FILE},
+           coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
+           n.nspname::text, c.relname::text, c.relpersistence = 'p', c.relreplident::text,
            (SELECT jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
                                                a.atthasmissing)
                              ORDER BY a.attnum)
@@ -58,9 +59,10 @@ _IDENTITIES = f"""
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE})
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
-    LEFT JOIN pg_publication pub ON pub.pubname = %s::text
+    LEFT JOIN pg_publication pub ON pub.pubname = %(publication)s::text
+    LEFT JOIN pg_publication b ON b.oid = pub.oid AND b.puballtables
     LEFT JOIN pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = pub.oid
-    WHERE c.oid = ANY(%s::oid[])
+    WHERE c.oid = ANY(%(relids)s::oid[])
 """  # noqa: S608  (put together from constants)
 
 
@@ -153,16 +155,17 @@ class SideConnection:
         with mapped_errors("compare the tables with what was recorded"):
             rows = (
                 self.connected()
-                .execute(_IDENTITIES, (self._publication, list(by_relid)))
+                .execute(_IDENTITIES, {"publication": self._publication, "relids": list(by_relid)})
                 .fetchall()
             )
         return {
             by_relid[row[0]]: TableIdentity(
-                row[1],
-                None if row[2] is None else (row[2], row[3]),
-                TableId(row[4], row[5]),
-                row[6],
-                tuple(SeenColumn(*column) for column in row[7] or ()),
+                filenode=row[1],
+                pub_rel=None if row[2] is None else (row[2], row[3]),
+                id=TableId(row[4], row[5]),
+                logged=row[6],
+                identity=row[7],
+                columns=tuple(SeenColumn(*column) for column in row[8] or ()),
             )
             for row in rows
         }

@@ -42,6 +42,7 @@ class TableIdentity:
         filenode: Changes with a rewrite or a truncate; see ``cdc.source_sql``.
         pub_rel: oid and xmin of its row in pg_publication_rel; None: not listed by itself.
         id: Its schema and name.
+        logged: Its changes are in the WAL.
         identity: Its replica identity.
         columns: Its columns on the wire, in order.
     """
@@ -49,6 +50,7 @@ class TableIdentity:
     filenode: int
     pub_rel: tuple[int, int] | None
     id: TableId
+    logged: bool
     identity: str
     columns: tuple[SeenColumn, ...]
 
@@ -85,8 +87,6 @@ def silent_change(schema: TableSchema, now: TableIdentity) -> SilentChange | Non
 
     New columns that are NULL in every row need nothing until an event has them.
     """
-    if now.id != schema.id:
-        return SilentChange("table_renamed", f"the table was renamed to {now.id}")
     if now.identity != schema.identity:
         return SilentChange("identity_changed", "the replica identity was changed")
     there = {column.name: column for column in now.columns}

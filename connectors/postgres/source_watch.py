@@ -1,4 +1,7 @@
-"""Looks, now and then, at what the stream never tells: publication, relations and their files."""
+"""Looks, now and then, at what the stream never tells: publication, relations and their files.
+
+And at which tables match the patterns of cdc.yaml.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from cdc.schema import TableSchema
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.load_catalog import reachable
 from connectors.postgres.log_writer import LogWriter
+from connectors.postgres.matching import matching_tables
 from connectors.postgres.publication import PublicationInfo
 from connectors.postgres.router import Router
 from connectors.postgres.side_connection import SideConnection
@@ -26,6 +30,7 @@ from connectors.postgres.silent import (
     silent_partitions,
 )
 from connectors.postgres.startcheck import check_identities, check_publication
+from connectors.postgres.table_set import table_changes
 
 _EVERY_S: Final = 30.0
 #: After a truncate, which gives a table a new file: soon and often, before a new column makes
@@ -70,6 +75,8 @@ class SourceWatch:
         self._looked = 0.0
         self._often_until = 0.0
         self._truncates = 0
+        #: Tables that match a pattern came or went: ``table_set`` has something to do.
+        self.tables_changed = False
         for record in records.values():
             if record.relid is not None and record.filenode is not None:
                 side.filenodes[record.relid] = record.filenode
@@ -81,6 +88,10 @@ class SourceWatch:
             CdcError: As ``look``.
         """
         now = time.monotonic()
+        if self._router.unknown:
+            seen, self._router.unknown = self._router.unknown, set()
+            if any(self._settings.matches(id) for id in seen - self._records.keys()):
+                self._looked = 0.0
         if self._router.truncates > self._truncates:
             self._truncates = self._router.truncates
             self._looked, self._often_until = 0.0, now + _OFTEN_FOR_S
@@ -103,7 +114,12 @@ class SourceWatch:
         roots = [id for id in listed if id in schemas and schemas[id].partitioned]
         check_publication(self._settings, publication, listed, self._publication, roots)
         self._publication = publication
-        records = {id: r for id, r in self._records.items() if id in schemas or id in loading}
+        gone = self._came_and_went()
+        records = {
+            id: record
+            for id, record in self._records.items()
+            if (id in schemas or id in loading) and id not in gone
+        }
         found = self._side.identities({**loading, **schemas})
         check_identities(self._settings, records, found)
         for id, now in found.items():
@@ -166,3 +182,16 @@ class SourceWatch:
             table=self._settings.name_of(id),
             position=str(self._good.get(id, self._writer.position)),
         )
+
+    def use(self, settings: CaptureSettings) -> None:
+        """From here on these are the settings."""
+        self._settings = settings
+
+    def _came_and_went(self) -> tuple[TableId, ...]:
+        """Compare the tables that match patterns with those that we have; which are gone."""
+        if not self._settings.patterns:
+            return ()
+        matched = matching_tables(self._side.connected(), self._settings)
+        changes = table_changes(self._settings, self._records, matched)
+        self.tables_changed |= bool(changes.new or changes.gone)
+        return changes.gone

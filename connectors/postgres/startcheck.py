@@ -18,7 +18,7 @@ from connectors.postgres import failures
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
-from connectors.postgres.publication import PublicationInfo, differences
+from connectors.postgres.publication import PublicationInfo, differences, quote_table
 from connectors.postgres.remedies import RELOAD_REMEDY
 from connectors.postgres.silent import TableIdentity
 from connectors.postgres.slot import SlotInfo
@@ -188,7 +188,8 @@ def check_identities(
     """Each table is still the relation, and in the publication, that was recorded.
 
     Raises:
-        SourceStopped: ``table_missing``, ``publication_changed``, of one table.
+        SourceStopped: ``table_missing``, ``table_renamed``, ``unlogged``, ``publication_changed``,
+            of one table.
     """
     for id, record in records.items():
         now = found.get(id)
@@ -198,6 +199,21 @@ def check_identities(
                 "the table was dropped, or dropped and created again",
                 table=settings.name_of(id),
                 remedy=f"take {id} out of cdc.yaml if it is not needed any more, or create it",
+            )
+        if now.id != id:
+            raise SourceStopped(
+                "table_renamed",
+                f"the table was renamed to {now.id}",
+                table=settings.name_of(id),
+                remedy=f"name {now.id} in cdc.yaml instead of {id}, or rename it back",
+            )
+        if not now.logged:
+            # Only a publication that does not list it lets this happen.
+            raise SourceStopped(
+                "unlogged",
+                "the table was made unlogged: its changes are not in the WAL",
+                table=settings.name_of(id),
+                remedy=f"ALTER TABLE {quote_table(id)} SET LOGGED;",
             )
         before = record.pub_rel
         if before is not None and now.pub_rel != (before["oid"], before["xmin"]):

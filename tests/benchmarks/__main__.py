@@ -9,6 +9,8 @@ import importlib
 import inspect
 import json
 import pkgutil
+import signal
+import sys
 
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +20,9 @@ import tests.benchmarks
 
 def names():
     found = pkgutil.iter_modules(tests.benchmarks.__path__)
-    return sorted(module.name for module in found if not module.name.startswith("_"))
+    return sorted(
+        module.name for module in found if not (module.ispkg or module.name.startswith("_"))
+    )
 
 
 def show(result):
@@ -35,16 +39,20 @@ def main():
     parser.add_argument("name", choices=names())
     parser.add_argument("--rows", type=int, help="size; each benchmark has its own default")
     parser.add_argument("--workers", type=int, help="for benchmarks that have workers")
+    parser.add_argument("--peer", help="for snapshot: folder of a peer's measuring harness")
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     args = parser.parse_args()
     run = importlib.import_module(f"tests.benchmarks.{args.name}").run
     parameters = inspect.signature(run).parameters
     rows = args.rows or parameters["rows"].default
     options = {}
-    if args.workers is not None:
-        if "workers" not in parameters:
-            parser.error(f"{args.name} has no workers")
-        options["workers"] = args.workers
+    for option in ("workers", "peer"):
+        if (value := getattr(args, option)) is not None:
+            if option not in parameters:
+                parser.error(f"{args.name} does not take --{option}")
+            options[option] = value
+    # Servers that are not our children are stopped also when we are told to end.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     result = run(rows, **options)
     if args.json:
         print(json.dumps({"benchmark": args.name, "rows": rows, **result}))

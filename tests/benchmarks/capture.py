@@ -20,10 +20,20 @@ import psycopg
 from cdc.names import TableId
 from cdc.position import format_lsn
 from deploy.local.binaries import find_binaries
-from tests.benchmarks.snapshot import INSERT, TABLE
 from tests.support.pipeline import Pipeline
 from tests.support.stack import open_stack
 
+TABLE = """
+create table narrow (
+    id bigint primary key, a integer, b bigint, c text, d text, e numeric(10,2),
+    f timestamptz, g boolean, h double precision, i date)
+"""
+INSERT = """
+insert into narrow select i, i % 1000, i::bigint * 7919, 'name ' || i, substr(md5(i::text), 1, 12),
+    (i % 100000) / 100.0, timestamptz '2020-01-01' + i * interval '1.234567 s', i % 2 = 0, i / 3.0,
+    date '2001-01-01' + i % 9000
+    from generate_series(1, ROWS) i
+"""
 ROUNDS = 3
 TRANSACTION = 1000
 PUBLICATION = "bench"

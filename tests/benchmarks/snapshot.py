@@ -1,161 +1,121 @@
-"""Chunks of a table by the copier into Kafka, against COPY TO STDOUT into nothing.
+"""A load by our workers against the snapshot of a peer, of the same rows on the same servers.
 
-A table of 10 narrow columns. ``encode`` is a worker's work without Kafka, in this process.
+The table has 16 columns (parts/firenibble.py); its rows go to a topic of one partition, with
+acks=all. One worker and several are measured by turns, and with ``--peer DIR`` the peer, by its
+own harness in that folder, whose servers are then used for all. Ours is timed with the start of
+its processes, the peer from its first record on. ``copy`` is COPY into nothing and ``encode`` a
+worker's work without Kafka, both in this process.
 """
 
-import dataclasses
-import resource
-import statistics
-import tempfile
+from __future__ import annotations
+
+import os
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-
-import psycopg
+from typing import Any
 
 from cdc.batch_encoder import BatchEncoder
 from cdc.envelope import RowEncoder, TransactionFields
-from cdc.load import ChunkDone, ChunkPlan, LoadFailed
-from cdc.log.admin import LogAdmin
-from snapshots.copier import ChunkCopier
+from cdc.load import ChunkPlan
+from cdc.schema import TableSchema
 from snapshots.copytext import parse_block
-from snapshots.source import ChunkCopy, open_session
-from tests.support.copying import worker_processes
-from tests.support.export import copy_settings, load_tasks
-from tests.support.stack import open_stack
+from snapshots.source import ChunkCopy, Connection, open_session
+from tests.benchmarks.parts import firenibble
+from tests.benchmarks.parts.cores import Costs, on_cores
+from tests.benchmarks.parts.loads import load, planned
+from tests.benchmarks.parts.peer import Peer, running_peer
+from tests.benchmarks.parts.runs import Run, figures, middle, ratio
+from tests.benchmarks.parts.servers import Servers, own_servers
+from tests.support.export import copy_settings
 
-TABLE = """
-create table narrow (
-    id bigint primary key, a integer, b bigint, c text, d text, e numeric(10,2),
-    f timestamptz, g boolean, h double precision, i date)
-"""
-INSERT = """
-insert into narrow select i, i % 1000, i::bigint * 7919, 'name ' || i, substr(md5(i::text), 1, 12),
-    (i % 100000) / 100.0, timestamptz '2020-01-01' + i * interval '1.234567 s', i % 2 = 0, i / 3.0,
-    date '2001-01-01' + i % 9000
-    from generate_series(1, ROWS) i
-"""
 ROUNDS = 3
-WHOLE = ChunkPlan(1, 1)
+CORES = 16
+_WHOLE = ChunkPlan(1, 1)
 
 
-def raw(session, schema):
-    return sum(block.count(b"\n") for block in ChunkCopy(session, schema, WHOLE, 0).blocks())
+def run(rows: int = 1_000_000, workers: int = 2, peer: str | None = None) -> dict[str, Any]:
+    """Measure; the table is made first."""
+    if peer is None:
+        with own_servers() as servers:
+            return measure(servers, None, rows, workers)
+    with running_peer(Path(peer)) as harness:
+        return measure(harness.servers, harness, rows, workers)
 
 
-def encode(session, schema, origin):
-    load = TransactionFields(1, 1, None, 1, 1, snapshot=True)
-    encoder = BatchEncoder(RowEncoder(schema, origin))
-    rows = 0
-    for block in ChunkCopy(session, schema, WHOLE, 0).blocks():
-        batch = parse_block(block, len(schema.columns))
-        _, values = encoder.snapshot_rows(list(zip(*batch, strict=True)), load)
-        rows += len(values)
-    return rows
-
-
-def timed(work, *arguments):
-    before = time.perf_counter()
-    rows = work(*arguments)
-    return rows / (time.perf_counter() - before)
-
-
-class Load:
-    """One load, as long as the copier says that it is busy, with what its workers took."""
-
-    def __init__(self, settings, task):
-        self.settings, self.task = settings, task
-        self.peak = 0
-        self.cpu_seconds = 0.0
-
-    def run(self):
-        before = children_seconds()
-        rows = 0
-        with closing(ChunkCopier(self.settings)) as copier:
-            copier.begin(self.task)
-            while copier.busy:
-                for event in copier.poll(0.25):
-                    if isinstance(event, LoadFailed):
-                        raise event.error
-                    rows += event.rows if isinstance(event, ChunkDone) else 0
-                self.look()
-        # Of the workers, all of whom have ended and were waited for.
-        self.cpu_seconds = children_seconds() - before
-        return rows
-
-    def look(self):
-        for process in worker_processes():
-            try:
-                status = Path(f"/proc/{process.pid}/status").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            peak = next((line for line in status.splitlines() if line.startswith("VmHWM")), None)
-            if peak is not None:
-                self.peak = max(self.peak, int(peak.split()[1]) * 1024)
-
-
-def children_seconds():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def run(rows=1_000_000, workers=2):
-    with tempfile.TemporaryDirectory() as folder, open_stack(Path(folder)) as stack:
-        conninfo = stack.postgres.create_database("bench")
-        with psycopg.connect(**conninfo, autocommit=True) as connection:
-            connection.execute(TABLE)
-            connection.execute(INSERT.replace("ROWS", str(rows)))
-            connection.execute("vacuum analyze narrow")
-        return measure(stack.bootstrap, conninfo, rows, workers)
-
-
-def measure(bootstrap, conninfo, rows, workers):
+def measure(servers: Servers, peer: Peer | None, rows: int, workers: int) -> dict[str, Any]:
+    firenibble.grow(servers.conninfo, 0, rows)
     counts = sorted({1, workers})
-    names = ["raw_copy", "encode", *(f"load_{count}" for count in counts)]
-    speeds: dict[str, list[float]] = {name: [] for name in names}
-    cpu: dict[int, list[float]] = {count: [] for count in counts}
-    peak = 0
-    with closing(open_session(conninfo, "bench")) as session:
-        for number in range(ROUNDS):
-            tasks = [planned(session, bootstrap, conninfo, f"bench{number}-{n}.") for n in counts]
-            origin = copy_settings(bootstrap, conninfo).origin
-            speeds["raw_copy"].append(timed(raw, session, tasks[0].schema))
-            speeds["encode"].append(timed(encode, session, tasks[0].schema, origin))
-            for count, task in zip(counts, tasks, strict=True):
-                load = Load(copy_settings(bootstrap, conninfo, workers=count), task)
-                speeds[f"load_{count}"].append(timed(load.run))
-                cpu[count].append(load.cpu_seconds)
-                peak = max(peak, load.peak)
-                LogAdmin(bootstrap).delete_topics([task.topic])
-    medians = {name: round(statistics.median(values)) for name, values in speeds.items()}
+    schema = planned(servers, firenibble.NAME).schema
+    # The broker's code is compiled while it runs: some chunks do not count.
+    load(servers, firenibble.NAME, 1, chunks=2)
+    runs: dict[str, list[Run]] = defaultdict(list)
+    with closing(open_session(servers.conninfo, "bench")) as session:
+        for _ in range(ROUNDS):
+            runs["copy"].append(timed(copied, session, schema))
+            runs["encode"].append(timed(encoded, session, schema, servers))
+            for count in counts:
+                runs[f"workers_{count}"].append(load(servers, firenibble.NAME, count))
+            if peer is not None:
+                runs["peer"].append(peer.snapshot(rows))
+    assert all(one.rows == rows for some in runs.values() for one in some)
+    ours, more = runs["workers_1"], runs[f"workers_{counts[-1]}"]
+    costs = Costs.of(ours, copied_bytes=middle(runs["copy"], "received_bytes") / rows * 1e6)
+    cores = os.cpu_count() or 1
     return {
         "figures": {
-            **{f"{name}_rows_per_second": value for name, value in medians.items()},
-            "spread": {name: [round(min(v)), round(max(v))] for name, v in speeds.items()},
-            "chunks": tasks[0].plan.count,
-            **{
-                f"load_{count}_cpu_seconds_per_million_rows": round(
-                    statistics.median(values) / rows * 1e6, 2
-                )
-                for count, values in cpu.items()
-            },
-            "worker_peak_mib": round(peak / 2**20),
+            **{name: figures(some) for name, some in runs.items()},
+            # How far the sum of the CPU seconds foretells what several workers do.
+            "foretold_rows_per_second_here": round(cores / costs.cpu * 1e6),
+            "cores_here": cores,
+            f"on_{CORES}_cores": on_cores(costs, CORES),
         },
         "ratios": {
-            **{
-                f"{name}_to_raw_copy": round(medians[name] / medians["raw_copy"], 3)
-                for name in names[1:]
-            },
-            f"load_{counts[-1]}_to_load_1": round(
-                medians[f"load_{counts[-1]}"] / medians["load_1"], 3
-            ),
+            f"workers_{counts[-1]}_to_1": ratio(more, ours, "rows_per_second"),
+            "to_copy": ratio(ours, runs["copy"], "rows_per_second"),
+            **({"to_peer": to_peer(ours, runs["peer"])} if peer else {}),
         },
     }
 
 
-def planned(session, bootstrap, conninfo, prefix):
-    """A task with the chunks that the copier would make."""
-    (task,) = load_tasks(session, bootstrap, prefix, ["narrow"])
-    with closing(ChunkCopier(copy_settings(bootstrap, conninfo))) as copier:
-        plan = copier.measure([task.schema])[0].plan
-    return dataclasses.replace(task, plan=plan, left=tuple(range(plan.count)))
+def to_peer(ours: list[Run], peers: list[Run]) -> dict[str, float]:
+    """One worker of ours to the peer: more rows per second and less of the others are better."""
+    return {
+        name: ratio(ours, peers, name) for name in ("rows_per_second", "cpu_per_row", "peak_bytes")
+    }
+
+
+def copied(session: Connection, schema: TableSchema) -> tuple[int, int]:
+    """Rows and bytes of COPY."""
+    rows, size = 0, 0
+    for block in ChunkCopy(session, schema, _WHOLE, 0).blocks():
+        rows += block.count(b"\n")
+        size += len(block)
+    return rows, size
+
+
+def encoded(session: Connection, schema: TableSchema, servers: Servers) -> tuple[int, int]:
+    """COPY and what a worker makes of it; rows and bytes of COPY."""
+    fields = TransactionFields(1, 1, None, 1, 1, snapshot=True)
+    origin = copy_settings(servers.bootstrap, servers.conninfo).origin
+    encoder = BatchEncoder(RowEncoder(schema, origin))
+    rows, size = 0, 0
+    for block in ChunkCopy(session, schema, _WHOLE, 0).blocks():
+        batch = parse_block(block, len(schema.columns))
+        _, values = encoder.snapshot_rows(list(zip(*batch, strict=True)), fields)
+        rows += len(values)
+        size += len(block)
+    return rows, size
+
+
+def timed(work: Callable[..., tuple[int, int]], *arguments: Any) -> Run:
+    seconds, cpu = -time.perf_counter(), -time.process_time()
+    rows, size = work(*arguments)
+    return Run(
+        rows=rows,
+        seconds=seconds + time.perf_counter(),
+        cpu=cpu + time.process_time(),
+        received_bytes=size,
+    )

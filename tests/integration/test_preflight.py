@@ -196,6 +196,29 @@ def test_what_our_role_lacks(database, sql):
             preflight(other, tables=tables, publication=PUBLICATION, manage=manage, slot=SLOT)
 
 
+def test_what_is_wrong_with_a_matching_table_refuses_it_alone(sql):
+    def matched(*tables, manage=True):
+        ids = [TableId("public", table) for table in tables]
+        facts = preflight(
+            sql, tables=[], publication=PUBLICATION, manage=manage, slot=SLOT, matched=ids
+        )
+        return {id.table: [f.code for f in found] for id, found in facts.refused.items()}
+
+    sql.execute(GOOD)
+    sql.execute("CREATE TABLE public.t (id integer)")
+    assert matched("good", "t") == {"t": ["no_key"]}
+    create_publication(sql, PUBLICATION, [])
+    assert matched("good", "t", manage=False) == {"good": ["not_published"], "t": ["no_key"]}
+    sql.execute("ALTER TABLE public.t ADD PRIMARY KEY (id)")
+    sql.execute("ALTER PUBLICATION cdc_shop ADD TABLE public.good")
+    assert matched("good", "t") == {"t": ["not_published"]}
+    sql.execute("ALTER PUBLICATION cdc_shop ADD TABLE public.t")
+    assert matched("good", "t") == {}
+    # Somebody published it who was faster than we.
+    sql.execute("ALTER TABLE public.t DROP CONSTRAINT t_pkey")
+    assert matched("good", "t") == {"t": ["no_key"]}
+
+
 def test_a_missing_table_and_a_missing_publication(sql):
     error = refusal(sql, "nowhere")
     assert (error.code, error.table) == ("table_missing", "public.nowhere")

@@ -10,7 +10,7 @@ from cdc.errors import CdcError, ConfigError, HistoryGap, SourceError, SourceRef
 from cdc.log.admin import PartitionOffsets
 from cdc.names import TableId
 from cdc.position import frontier
-from cdc.states import ERRORED, READY, REMOVED
+from cdc.states import ERRORED, READY
 from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.publication import OPERATIONS, PublicationInfo
@@ -40,6 +40,11 @@ TOPICS = {"t": ("id", 2)}
 OFFSETS = {"t": {0: PartitionOffsets(0, 10, 10), 1: PartitionOffsets(0, 4, 9)}}
 
 
+def identity(**changes):
+    found: dict[str, Any] = {"filenode": 1, "pub_rel": (500, 600), "id": ORDERS, "logged": True}
+    return TableIdentity(identity="d", columns=(), **{**found, **changes})
+
+
 def fails(kind, code, check, *arguments):
     with pytest.raises(CdcError) as caught:
         check(*arguments)
@@ -56,9 +61,7 @@ def test_a_source_as_it_was_left_passes():
     assert check_slot(SETTINGS, POSITION, SLOT) == 950
     assert check_slot(SETTINGS, POSITION, dataclasses.replace(SLOT, confirmed_flush=1000)) == 1000
     check_publication(SETTINGS, PUBLICATION, {ORDERS}, PUBLICATION)
-    check_identities(
-        SETTINGS, {ORDERS: RECORD}, {ORDERS: TableIdentity(1, (500, 600), ORDERS, "d", ())}
-    )
+    check_identities(SETTINGS, {ORDERS: RECORD}, {ORDERS: identity()})
     check_topics(SETTINGS, {ORDERS: RECORD}, POSITION, TOPICS, OFFSETS)
 
 
@@ -135,9 +138,11 @@ def test_a_publication_that_is_gone_or_was_altered_meanwhile_is_named():
     ("found", "code"),
     [
         ({}, "table_missing"),
-        ({ORDERS: TableIdentity(1, None, ORDERS, "d", ())}, "publication_changed"),
-        ({ORDERS: TableIdentity(1, (501, 600), ORDERS, "d", ())}, "publication_changed"),
-        ({ORDERS: TableIdentity(1, (500, 601), ORDERS, "d", ())}, "publication_changed"),
+        ({ORDERS: identity(pub_rel=None)}, "publication_changed"),
+        ({ORDERS: identity(pub_rel=(501, 600))}, "publication_changed"),
+        ({ORDERS: identity(pub_rel=(500, 601))}, "publication_changed"),
+        ({ORDERS: identity(id=TableId("sales", "orders"))}, "table_renamed"),
+        ({ORDERS: identity(logged=False)}, "unlogged"),
     ],
 )
 def test_a_table_that_is_not_what_it_was_is_named(found, code):
@@ -162,15 +167,17 @@ def test_a_topic_that_is_not_what_was_written_is_named(topics, offsets, code):
 
 def test_tables_that_are_new_or_gone_in_the_configuration():
     other, left = TableId("public", "other"), TableId("public", "left")
-    control = ControlState(
-        tables={
-            other: dataclasses.replace(RECORD, id=other),
-            left: dataclasses.replace(RECORD, id=left, state=REMOVED),
-        }
-    )
-    assert table_changes(SETTINGS, control) == TableChanges((ORDERS,), (other,))
+    assert table_changes(SETTINGS, {other}, ()) == TableChanges((ORDERS,), (other,))
     again = dataclasses.replace(SETTINGS, tables=(left, other))
-    assert table_changes(again, control) == TableChanges((left,), ())
+    assert table_changes(again, {other}, ()) == TableChanges((left,), ())
+
+
+def test_tables_that_come_and_go_under_a_pattern():
+    other, left = TableId("public", "other"), TableId("public", "left")
+    changes = table_changes(SETTINGS, {ORDERS, left}, [other, ORDERS])
+    assert changes == TableChanges((other,), (left,))
+    # What is given by its name stays, whether the source has it or not.
+    assert table_changes(SETTINGS, {ORDERS}, []) == TableChanges((), ())
 
 
 @pytest.mark.parametrize("field", ["slot", "publication", "database"])

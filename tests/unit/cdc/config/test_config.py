@@ -124,8 +124,8 @@ sources: {s: {kind: postgres, local: true, database: d, tables: [public.t]}}
         (
             "      - public.customers",
             "      - customers",
-            "cdc.yaml:12:9: sources.shop.tables[0].name: a table is given as schema.table; "
-            'a part with a dot as "my.schema".table',
+            "cdc.yaml:12:9: sources.shop.tables[0].name: a table is given as schema.table; a part "
+            'with a dot, * or ? that is meant as it is stands in double quotes: "my.schema".table',
         ),
         (
             "      - public.customers",
@@ -242,7 +242,6 @@ def test_all_problems_are_told_at_once():
             "name: public.orders\n        history: 1d",
             "tables[1].history",
         ),
-        ("name: public.orders", "name: public.*", "tables[1].name"),
         ("project: shop", "project: shop\nviews: {v: {key: [a], sql: select 1}}", "views"),
         (
             "project: shop",
@@ -346,6 +345,8 @@ def test_missing_file_is_an_error_with_a_remedy(tmp_path):
         ("Public.Orders", TableId("Public", "Orders")),
         ("'\"a.b\".c'", TableId("a.b", "c")),
         ('\'"a""b"."c*"\'', TableId('a"b', "c*")),
+        ("'public.a\".*?\"z'", TableId("public", "a.*?z")),
+        ("public.wow[1]", TableId("public", "wow[1]")),
         ("public.été", TableId("public", "été")),
     ],
 )
@@ -353,9 +354,53 @@ def test_table_names(name: str, table: TableId):
     assert parse(changed("public.customers", name)).sources["shop"].tables[0].id == table
 
 
-@pytest.mark.parametrize("name", ["a.b.c", "a.", ".a", "'\"a\".'", "'\"a.b'", "a." + "x" * 64])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.b.c", "a.", ".a", "'\"a\".'", "'\"a.b'", "a." + "x" * 64, "'\"\".a'", "'*'", "a.b.*",
+        "public.%", "'public.[ab]*'", "'public.{a,b}*'", "'*.'", "a.*" + "x" * 64, "'a.*!x'",
+    ],
+)  # fmt: skip
 def test_bad_table_names(name: str):
     assert "tables[0].name" in failing(changed("public.customers", name)).message
+
+
+def tables(text: str):
+    return parse(changed("tables:\n      - public.customers\n      - name: public.orders", text))
+
+
+def test_patterns_stand_beside_names():
+    source = tables(
+        "tables: [public.orders, sales.order_*, "
+        '{name: "audit.*", except: [audit.tmp_*, audit.old]}]'
+    ).sources["shop"]
+    assert source.table_ids == (TableId("public", "orders"),)
+    assert [pattern.text for pattern in source.patterns] == ["sales.order_*", "audit.*"]
+    for schema, table, covered in [
+        ("public", "orders", True),
+        ("public", "order", False),
+        ("sales", "order_", True),
+        ("sales", "Order_1", False),
+        ("audit", "a.b", True),
+        ("audit", "tmp_1", False),
+        ("audit", "old", False),
+    ]:
+        assert source.covers(TableId(schema, table)) is covered, table
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tables: [a.*, {name: a.*}]", "tables[1]: the pattern a.* is given twice"),
+        ("tables: [{name: a.b, except: [a.c]}]", "except: only a pattern has exceptions"),
+        ("tables: [{name: a.*, except: [c]}]", "except[0]: a table is given as schema.table"),
+        ("tables: [{name: a.*, key: [id]}]", "key: not supported yet"),
+    ],
+)
+def test_bad_patterns(text: str, message: str):
+    with pytest.raises(ConfigError) as caught:
+        tables(text)
+    assert message in caught.value.message
 
 
 def test_two_sources_do_not_share_a_slot():

@@ -1,0 +1,74 @@
+"""The entries of ``tables``: names and patterns, alone or with options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+from cdc.config.base import Model, fail
+from cdc.config.fields import Duration, Identifier, Text, refused
+from cdc.names import TableId
+from cdc.table_names import TablePattern
+
+
+class TableConfig(Model):
+    """One table by its name, or all that match a pattern; alone, or with options."""
+
+    model_config = ConfigDict(populate_by_name=False)
+
+    name: Text
+    except_: Annotated[tuple[Text, ...], Field(alias="except")] = ()
+    key: Annotated[list[Identifier] | None, refused("a key of one's own for a table")] = None
+    delta: Annotated[dict[str, Any] | None, refused("Delta options of a table")] = None
+    types: Annotated[dict[str, str] | None, refused("types of a table's columns")] = None
+    schema_policy: Annotated[
+        Literal["evolve", "try_evolve", "lenient", "ignore", "exception"] | None,
+        refused("a policy for a table's schema changes"),
+    ] = None
+    history: Annotated[Duration | None, refused("a history window of one table")] = None
+    _pattern: TablePattern = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        TablePattern.parse(name)
+        return name
+
+    @field_validator("except_")
+    @classmethod
+    def _check_exceptions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for index, name in enumerate(names):
+            try:
+                TablePattern.parse(name)
+            except ValueError as error:
+                raise fail("shape", str(error), index) from None
+        return names
+
+    @model_validator(mode="after")
+    def _exceptions_of_a_pattern(self) -> Self:
+        self._pattern = TablePattern.parse(self.name, self.except_)
+        if self.except_ and self.id is not None:
+            raise fail("conflict", "only a pattern has exceptions", "except")
+        return self
+
+    @property
+    def pattern(self) -> TablePattern:
+        """Which tables are meant."""
+        return self._pattern
+
+    @property
+    def id(self) -> TableId | None:
+        """Schema and table, as Postgres spells them; None: a pattern."""
+        return self._pattern.id
+
+
+def short_forms(schema: dict[str, Any]) -> None:
+    """JSON schema of a model whose ``tables`` may be names alone."""
+    items = schema["properties"]["tables"]["items"]
+    schema["properties"]["tables"]["items"] = {"anyOf": [{"type": "string"}, items]}

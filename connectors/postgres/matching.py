@@ -1,0 +1,81 @@
+"""The tables of the source that match the patterns of cdc.yaml, and those that cannot be captured.
+
+One that is given by its name refuses the start; one that only matches is set aside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import psycopg
+import structlog
+
+from cdc.control import TableRecord
+from cdc.errors import CdcError
+from cdc.names import TableId
+from cdc.position import ZERO
+from cdc.states import ERRORED, RELOADS
+from connectors.postgres.aside import set_aside
+from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.failures import mapped_errors
+
+log = structlog.get_logger(__name__)
+
+# What has rows, and is neither the server's own nor of one connection only. Views and the like
+# are told apart later: whoever names a pattern is to be told what is not captured.
+_RELATIONS = """
+    SELECT n.nspname::text, c.relname::text
+    FROM pg_catalog.pg_class c
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+      -- Their changes come under the name of the table that they are a part of.
+      AND NOT c.relispartition
+      AND left(n.nspname, 3) <> 'pg_' AND n.nspname <> 'information_schema'
+    ORDER BY 1, 2
+"""
+
+
+def matching_tables(
+    connection: psycopg.Connection[Any], settings: CaptureSettings
+) -> list[TableId]:
+    """All that match and are not given by their names, whether they can be captured or not.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    if not settings.patterns:
+        return []
+    with mapped_errors("look for tables that match the patterns of cdc.yaml"):
+        rows = connection.execute(_RELATIONS).fetchall()
+    found = (TableId(schema, name) for schema, name in rows)
+    return [id for id in found if settings.matches(id) and id not in settings.tables]
+
+
+def refused_record(
+    settings: CaptureSettings,
+    id: TableId,
+    before: TableRecord | None,
+    error: CdcError,
+) -> TableRecord:
+    """The record of a table that matches a pattern and cannot be captured as it is.
+
+    It is tried again, like every table that was set aside.
+
+    Args:
+        settings: Of the capture.
+        id: The table.
+        before: Its record, if it was captured once.
+        error: Why.
+    """
+    record = before or TableRecord(id, ERRORED, 0, "", None, settings.partitions)
+    name, good = settings.name_of(id), record.last_good
+    log.warning(
+        "matches a pattern and cannot be captured",
+        table=name,
+        code=error.code,
+        reason=error.message,
+        remedy=error.remedy,
+    )
+    aside = set_aside(record, error, good or ZERO, name)
+    return dataclasses.replace(aside, aside=RELOADS, last_good=good)

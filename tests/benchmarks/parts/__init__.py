@@ -1,0 +1,1 @@
+"""What the benchmarks of loads are made of."""

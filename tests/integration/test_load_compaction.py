@@ -1,0 +1,146 @@
+"""The broker compacts while a table is loaded: its topic, control, and never the spool."""
+
+import threading
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from cdc.log.admin import LogAdmin
+from cdc.log.reader import LogReader
+from cdc.names import TableId
+from cdc.states import CATCHING_UP, DONE, READY
+from connectors.postgres.handover import Handover
+from tests.integration.test_loads import (
+    assert_log_is_source,
+    loading,  # noqa: F401 - a fixture
+    loads_of,
+    wait_copied,
+    wait_state,
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+A = TableId("public", "a")
+#: Every part of a topic but the one that is written to may be compacted, at once.
+HASTY = {
+    "segment.ms": "200",
+    "min.cleanable.dirty.ratio": "0.0",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "1000",
+}
+
+
+def hasten(bootstrap, topics):
+    resources = [
+        ConfigResource(
+            ConfigResource.Type.TOPIC,
+            topic,
+            incremental_configs=[
+                ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                for name, value in HASTY.items()
+            ],
+        )
+        for topic in topics
+    ]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.incremental_alter_configs(resources).values():
+        future.result(30)
+
+
+class Log:
+    """What is in the one partition of topics now."""
+
+    def __init__(self, source):
+        self._source = source
+
+    def there(self, topic):
+        """Offset to key and value."""
+        prefix = self._source.settings.topic_prefix
+        with LogReader(self._source.bootstrap, topic_prefix=prefix) as reader:
+            end = reader.bounds(topic).last_stable
+            return {
+                offset: (key, value)
+                for batch in reader.raw_records(topic, 0, 0, end)
+                for offset, key, value, _ in batch
+            }
+
+    def superseded(self, topic):
+        """Offset to key and value of records behind which another of their key came."""
+        found = self.there(topic)
+        newest = {key: offset for offset, (key, _) in found.items()}
+        return {offset: record for offset, record in found.items() if newest[record[0]] != offset}
+
+    def wait_removed(self, topic, offsets, keep_writing):
+        """Until the cleaner has taken all these records; only writes let it begin."""
+
+        def gone():
+            keep_writing()
+            return not offsets & self.there(topic).keys()
+
+        assert offsets
+        self._source.wait_until(gone, 90, f"{len(offsets)} records of {topic} to be compacted")
+
+
+def test_compaction_while_a_table_is_loaded(loading, monkeypatch):  # noqa: F811
+    source, gate = loading(["a"])
+    log, admin = Log(source), LogAdmin(source.bootstrap)
+    may_end = threading.Event()
+    replay = Handover.replay
+    # Replays all the time, and does not hand over.
+    monkeypatch.setattr(
+        Handover,
+        "replay",
+        lambda self, load, until: replay(self, load, until) and may_end.is_set(),
+    )
+
+    def write():
+        source.execute(
+            "update a set n = n + 1 where id in (1, 2, 38, 39)",
+            "insert into a values (100, 1)",
+            "delete from a where id in (3, 100)",
+        )
+
+    with source.running():
+        wait_copied(source, ["a"], 0)
+        load, control = loads_of(source.control(), "a")[1], source.settings.control_topic
+        hasten(source.bootstrap, [load.topic, load.spool, control])
+        gate.open_to(2)
+        wait_copied(source, ["a"], 2)
+        write()
+        gate.open_to(10_000)
+        wait_state(source, "a", CATCHING_UP)
+
+        def overtaken():
+            """Rows of chunks, the first and the last, behind which events were replayed."""
+            return {
+                offset: key
+                for offset, (key, value) in log.superseded(load.topic).items()
+                if value is not None and b'"op":"r"' in value
+            }
+
+        keys = {b'{"id":%d}' % id for id in (1, 2, 3, 38, 39)}
+        source.wait_until(lambda: set(overtaken().values()) == keys, 30, "the replay")
+        rows, marks = overtaken().keys(), log.superseded(control).keys()
+        spooled = log.there(load.spool)
+        log.wait_removed(load.topic, rows, write)
+        log.wait_removed(control, marks, write)
+        # What waits is all there, whatever else is set for its topic.
+        assert admin.describe(load.spool).cleanup_policy == "delete"
+        assert spooled and spooled.items() <= log.there(load.spool).items()
+        assert source.control().tables[A].state == CATCHING_UP
+    # A capture that knows what the compacted topics tell goes on.
+    with source.running():
+        write()
+        may_end.set()
+        source.wait_ready(60)
+        source.caught_up()
+        assert_log_is_source(source, ["a"])
+        assert not admin.exists(load.spool)
+        assert [record.state for record in loads_of(source.control(), "a").values()] == [DONE]
+        # And what was replayed is compacted in its turn.
+        write()
+        source.caught_up()
+        log.wait_removed(load.topic, log.superseded(load.topic).keys(), write)
+        source.caught_up()
+        assert_log_is_source(source, ["a"])
+    assert source.control().tables[A].state == READY
