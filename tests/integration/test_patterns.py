@@ -27,7 +27,10 @@ REFUSED = {
     "unlogged": ("create unlogged table unlogged (id int primary key)", "unlogged"),
     "view": ("create view view as select 1 as id", "view"),
     "materialized": ("create materialized view materialized as select 1 as id", "materialized"),
-    "parent": ("create table parent (id int primary key) partition by range (id)", "partitioned"),
+    "parent": (
+        "create table parent (id int primary key); create table kid () inherits (parent)",
+        "inherit",
+    ),
 }
 
 
