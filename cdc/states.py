@@ -22,7 +22,7 @@ TABLE_TRANSITIONS: Final[Mapping[str, frozenset[str]]] = {
     CATCHING_UP: frozenset({ADDED, READY, ERRORED, REMOVED}),
     READY: frozenset({ADDED, ERRORED, REMOVED}),
     ERRORED: frozenset({ADDED, READY, REMOVED}),
-    REMOVED: frozenset({ADDED}),
+    REMOVED: frozenset({ADDED, ERRORED}),
 }
 
 # intended: written before anything of it exists, so that a start which finds it knows what to

@@ -136,14 +136,15 @@ def _frontier(admin: LogAdmin, topic: str, view: FrontierView | None) -> dict[st
 
 
 def _state(control: ControlState) -> str:
-    """The source's: that of its table that is farthest from Ready."""
+    """The source's: that of its table that is farthest from Ready; it goes on without some."""
     from cdc.states import ADDED, CATCHING_UP, ERRORED, READY, SNAPSHOTTING
 
-    states = {record.state for record in control.tables.values()}
+    states = {record.state for record in control.tables.values() if record.aside is None}
     for state in (ERRORED, ADDED, SNAPSHOTTING, CATCHING_UP):
         if state in states:
             return state
-    return READY if states else NOT_STARTED
+    # Patterns may not match anything yet.
+    return NOT_STARTED if control.offset is None and not control.tables else READY
 
 
 def _table(control: ControlState, table: TableId, loading: LoadRecord | None) -> dict[str, Any]:

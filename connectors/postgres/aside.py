@@ -15,7 +15,7 @@ from cdc.names import TableId
 from cdc.position import Position
 from cdc.states import ERRORED, RELOADS, WAITS
 from connectors.postgres.capture_settings import CaptureSettings
-from connectors.postgres.remedies import FIRST
+from connectors.postgres.remedies import FIRST, NEVER
 
 
 def waits_for(error: CdcError) -> str:
@@ -103,5 +103,7 @@ def _reason(error: CdcError) -> str:
 def _remedy(error: CdcError, name: str) -> str:
     if waits_for(error) == WAITS:
         return f"{error.remedy or FIRST[error.code]}; then cdc snapshot {name}"
+    if error.code in NEVER and error.remedy:
+        return error.remedy
     again = "a new load of the table begins by itself; cdc status shows how far it is"
     return f"{error.remedy}; then {again}" if error.remedy else again

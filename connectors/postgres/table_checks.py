@@ -57,7 +57,7 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
     def finding(code: str, problem: str, remedy: str) -> Finding:
         return Finding(code, subject, problem, remedy, of_table=True)
 
-    leave_out = f"take {table.id} out of `tables` in cdc.yaml"
+    leave_out = f"take {table.id} out of `tables` in cdc.yaml (out of a pattern, by `except`)"
     if table.kind not in ("r", "p"):
         code, problem = _NOT_TABLES.get(table.kind, ("not_a_table", "is not a table"))
         yield finding(code, problem, leave_out)

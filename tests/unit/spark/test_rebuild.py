@@ -21,3 +21,12 @@ def test_names_are_looked_up_in_the_configuration(tmp_path):
             replica_name(config, text)
         assert unknown.value.code == "unknown_table"
         assert "shop.public.a" in str(unknown.value)
+
+
+def test_tables_of_a_pattern_are_known(tmp_path):
+    config = parse_config(YAML.replace(b"public.a", b"'public.a*'"), tmp_path / "cdc.yaml")
+    assert replica_name(config, "shop.public.abc") == ("shop", TableId("public", "abc"))
+    # The pattern itself is no table.
+    for text in ("shop.public.b", "shop.public.a*"):
+        with pytest.raises(ConfigError, match="not a table"):
+            replica_name(config, text)
