@@ -157,7 +157,7 @@ class FirstStart:
         """
         settings = self._settings
         number = 1 + max((n for _, n in control.loads), default=0)
-        tables = [*settings.tables, *(id for id in matched if id not in facts.refused)]
+        tables = [id for id in (*settings.tables, *matched) if id not in facts.refused]
         loads = {id: intended_load(settings, id, number) for id in tables}
         # From the intent on, a topic of that name counts as ours.
         if taken := self._admin.topic_ids(topics_of(loads.values())):

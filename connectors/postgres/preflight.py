@@ -103,7 +103,8 @@ def preflight(
         manage: We may create it; otherwise it must be there as needed.
         slot: The slot's name.
         own_slot: A slot of that name, if there is one, is known to be ours.
-        matched: Tables that match a pattern; what is wrong with one of them refuses only it.
+        matched: Tables that match a pattern; what is wrong with one of them refuses only it, as
+            with every table that is there if the publication is not ours.
 
     Raises:
         SourceRefused: Lists all findings.
@@ -112,15 +113,18 @@ def preflight(
     """
     facts = inspect_source(connection, [*tables, *matched], publication, slot)
     refused = {}
-    for id in matched:
+    # Of a publication that we make, nothing is made while a table is not as it has to be. One of
+    # somebody else publishes its tables already, and what is wrong with one keeps only it back.
+    alone = matched if manage else [*matched, *(id for id in tables if id in facts.tables)]
+    for id in alone:
         found = table_findings(id, facts.tables.get(id), facts.server.role)
-        if not found and (unpublished := _unpublished(facts, id, publication, manage)):
-            found = [unpublished]
+        if not found and id in matched:
+            found = list(_unpublished(facts, id, publication, manage))
         if found:
             refused[id] = found
     findings = find_problems(
         facts,
-        tables=[*tables, *(id for id in matched if id not in refused)],
+        tables=[id for id in (*tables, *matched) if id not in refused],
         publication=publication,
         manage=manage,
         slot=slot,
@@ -231,13 +235,13 @@ def not_published(table: TableId, publication: str) -> Finding:
 
 def _unpublished(
     facts: SourceFacts, table: TableId, publication: str, manage: bool
-) -> Finding | None:
+) -> Iterator[Finding]:
     if facts.publication is not None and facts.publication.publishes(table):
-        return None
+        return
     # A publication that we make will hold it.
     if facts.publication is None and (not manage or facts.tables[table].ours):
-        return None
-    return not_published(table, publication)
+        return
+    yield not_published(table, publication)
 
 
 def _server_problems(server: ServerInfo) -> Iterator[Finding]:

@@ -142,10 +142,10 @@ def test_row_security_that_hides_rows(stack, database, sql):
     with role(sql, database, "REPLICATION") as (name, other):
         sql.execute(f"GRANT SELECT ON public.t TO {name}".encode())
         create_publication(sql, PUBLICATION, [TableId("public", "t")])
-        error = refusal(other, "t", manage=False)
-        assert (error.code, error.table) == ("row_security", "public.t")
+        refused = check(other, "t", manage=False).refused
+        assert [f.code for f in refused[TableId("public", "t")]] == ["row_security"]
         sql.execute(f"ALTER ROLE {name} BYPASSRLS".encode())
-        check(other, "t", manage=False)
+        assert not check(other, "t", manage=False).refused
 
 
 class role:
@@ -217,6 +217,17 @@ def test_what_is_wrong_with_a_matching_table_refuses_it_alone(sql):
     # Somebody published it who was faster than we.
     sql.execute("ALTER TABLE public.t DROP CONSTRAINT t_pkey")
     assert matched("good", "t") == {"t": ["no_key"]}
+
+
+def test_a_publication_that_is_not_ours_keeps_only_the_table_back_that_cannot_be_captured(sql):
+    sql.execute(GOOD)
+    sql.execute("CREATE TABLE public.t (id integer)")
+    sql.execute("CREATE PUBLICATION cdc_shop FOR ALL TABLES")
+    facts = check(sql, "good", "t", manage=False)
+    assert {id.table: [f.code for f in found] for id, found in facts.refused.items()} == {
+        "t": ["no_key"]
+    }
+    assert refusal(sql, "good", "t").code == "source_refused"
 
 
 def test_a_missing_table_and_a_missing_publication(sql):
