@@ -21,6 +21,7 @@ from cdc.cli import (
     status,
     stop,
     validate,
+    verify,
 )
 from cdc.cli.options import DEFAULT_CONFIG, Common, ConfigOption, DevOption, JsonOption
 from cdc.cli.output import Output
@@ -42,6 +43,7 @@ app.command("start")(start.start)
 app.command("stop")(stop.stop)
 app.command("status")(status.status)
 app.command("query")(query.query)
+app.command("verify")(verify.verify)
 app.command("rebuild")(rebuild.rebuild)
 app.command("reload")(reload.reload)
 app.command("snapshot")(snapshot.snapshot)

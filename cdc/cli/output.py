@@ -72,10 +72,10 @@ class Output:
         else:
             print(human() if human is not None else summary, flush=True)
 
-    def failure(self, error: CdcError) -> None:
-        """An error: stderr for people, the envelope on stdout for programs."""
+    def failure(self, error: CdcError, result: Any = None) -> None:
+        """An error: stderr for people, the envelope (with what was found) for programs."""
         if self.as_json:
-            print_json(envelope(self.command, summary=error.message, error=error))
+            print_json(envelope(self.command, summary=error.message, result=result, error=error))
         else:
             print(f"error: {error}", file=sys.stderr, flush=True)
 

@@ -155,6 +155,8 @@ class ReplicationClient(Closing):
             snapshot = f"(SNAPSHOT '{word}')"
         else:
             snapshot = "EXPORT_SNAPSHOT" if export_snapshot else "NOEXPORT_SNAPSHOT"
+        # The wait for running transactions is one for locks; ``on_wait`` says when to give up.
+        self._execute("SET lock_timeout TO 0", "create the replication slot")
         row = self._row(
             f"CREATE_REPLICATION_SLOT {quote_ident(slot)} {kind} pgoutput {snapshot}",
             "create the replication slot",

@@ -1,0 +1,105 @@
+r"""The canonical text of a row, which source and derived table each compute by themselves. Pure.
+
+A value's text is Postgres' own under ``cdc.session_settings``, but for floats (their bits, so
+that -0 is not 0) and bytes (their hex digits). The row is its values joined by SEPARATOR:
+ESCAPE is doubled inside of values, so no two rows have the same text, and NULL_MARK is no value.
+Rows are compared by the md5 of that text, ranges by the sum of their rows' digests.
+
+A range is one of ``RANGES`` parts of the table by key: of the hash of its text, or of an integer
+key's own bits, which are cheaper. All of that stands in SQL twice, for either side, and is held
+together by tests on a real Postgres.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cdc.codecs import delta_type
+from cdc.schema import Column, TableSchema
+
+ESCAPE: Final = "\x1f"
+SEPARATOR: Final = ESCAPE + ","
+NULL_MARK: Final = ESCAPE + "N"
+
+#: Hexadecimal digits of the key's md5 that choose the range; as many bits of an integer key.
+RANGE_DIGITS: Final = 3
+RANGES: Final = 16**RANGE_DIGITS
+#: Shifts that fold an integer key, so that keys which share their low bits still spread.
+KEY_SHIFTS: Final = (20, 41)
+#: Hexadecimal digits of a row's md5 that are summed up: a positive 64-bit integer.
+SUM_DIGITS: Final = 15
+
+_INTEGERS: Final = frozenset(("SMALLINT", "INT", "BIGINT"))
+
+
+class Form(enum.Enum):
+    """What the text of a value is."""
+
+    TEXT = "text"  # as Postgres prints it
+    HEX = "hex"  # of bytes
+    REAL = "real"  # eight hexadecimal digits, or NaN
+    DOUBLE = "double"  # sixteen of them, or NaN
+
+
+_FORMS: Final = {"BINARY": Form.HEX, "FLOAT": Form.REAL, "DOUBLE": Form.DOUBLE}
+
+
+def form_of(column: Column) -> Form:
+    """The form of a column's values, by its type in the derived table."""
+    return _FORMS.get(delta_type(column), Form.TEXT)
+
+
+def has_integer_key(schema: TableSchema) -> bool:
+    """Whether the key is one integer, whose bits choose the range."""
+    return len(schema.key) == 1 and delta_type(schema.column(schema.key[0])) in _INTEGERS
+
+
+def joined(texts: Sequence[str | None]) -> str:
+    """The canonical text of values, as both sides build it in SQL."""
+    return SEPARATOR.join(
+        NULL_MARK if text is None else text.replace(ESCAPE, ESCAPE * 2) for text in texts
+    )
+
+
+def digest(texts: Sequence[str | None]) -> str:
+    """md5 of the canonical text, in hexadecimal digits."""
+    return hashlib.md5(joined(texts).encode(), usedforsecurity=False).hexdigest()
+
+
+def range_of(schema: TableSchema, key: Sequence[str | None]) -> int:
+    """The range that a key belongs to.
+
+    Args:
+        schema: Of the table.
+        key: Texts of its key.
+    """
+    if has_integer_key(schema) and key[0] is not None:
+        number = folded = int(key[0])
+        for shift in KEY_SHIFTS:
+            folded ^= number >> shift
+        return folded % RANGES
+    return int(digest(key)[:RANGE_DIGITS], 16)
+
+
+def shown(column: Column, text: str | None) -> Any:
+    """A value's text for people and JSON: numbers and truth values as such."""
+    if text is None:
+        return None
+    form = form_of(column)
+    if form is Form.HEX:
+        return "\\x" + text
+    if form is not Form.TEXT:
+        if text == "NaN":
+            return text
+        raw = bytes.fromhex(text)
+        (number,) = struct.unpack(">f" if form is Form.REAL else ">d", raw)
+        return number if math.isfinite(number) else str(number).replace("inf", "Infinity")
+    kind = delta_type(column)
+    if kind in _INTEGERS:
+        return int(text)
+    return text == "true" if kind == "BOOLEAN" else text

@@ -1,0 +1,115 @@
+"""SQL of ``cdc.verify.forms`` on the source: the canonical text of values, rows and keys. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from cdc import codecs
+from cdc.names import quote_ident
+from cdc.schema import Column, TableSchema
+from cdc.verify.forms import (
+    ESCAPE,
+    KEY_SHIFTS,
+    NULL_MARK,
+    RANGE_DIGITS,
+    RANGES,
+    SEPARATOR,
+    SUM_DIGITS,
+    Form,
+    form_of,
+    has_integer_key,
+)
+
+# Their cast to text is their output function, whose text holds nothing to escape.
+_PLAIN: Final = frozenset(
+    (
+        codecs.BOOL,
+        codecs.INT2,
+        codecs.INT4,
+        codecs.INT8,
+        codecs.OID,
+        codecs.NUMERIC,
+        codecs.DATE,
+        codecs.TIME,
+        codecs.TIMETZ,
+        codecs.TIMESTAMP,
+        codecs.TIMESTAMPTZ,
+        codecs.INTERVAL,
+        codecs.UUID,
+    )
+)
+_TEXTS: Final = frozenset((codecs.TEXT, codecs.VARCHAR, codecs.JSON, codecs.JSONB))
+#: A function takes a hundred arguments at most.
+_ARGUMENTS: Final = 90
+
+
+def _literal(text: str) -> str:
+    return " || ".join(f"chr({ord(sign)})" for sign in text)
+
+
+_ESCAPE, _SEPARATOR, _NULL_MARK = map(_literal, (ESCAPE, SEPARATOR, NULL_MARK))
+
+
+def value_text(column: Column) -> str:
+    """A value's text; NULL for no value."""
+    name, form = quote_ident(column.name), form_of(column)
+    if form is Form.HEX:
+        return f"encode({name}, 'hex')"
+    if form is not Form.TEXT:
+        send = "float4send" if form is Form.REAL else "float8send"
+        return f"CASE WHEN {name} = 'NaN' THEN 'NaN' ELSE encode({send}({name}), 'hex') END"
+    wire = column.resolved
+    if not wire.array and (wire.oid in _PLAIN or wire.oid in _TEXTS):
+        return f"{name}::text"
+    # Not a cast: those of character(n), inet and others do not give the type's own text. And
+    # not IS NULL, which is true for a composite value whose fields are all NULL.
+    return f"CASE WHEN num_nulls({name}) = 0 THEN format('%s', {name}) END"
+
+
+def row_digest(columns: Sequence[Column], encoding: str) -> str:
+    """md5 of the columns' canonical text.
+
+    Args:
+        columns: In their order.
+        encoding: Of the database.
+    """
+    elements = [_element(column) for column in columns]
+    while len(elements) > _ARGUMENTS:
+        elements = [
+            _joined(elements[i : i + _ARGUMENTS]) for i in range(0, len(elements), _ARGUMENTS)
+        ]
+    text = _joined(elements)
+    # What is stored in SQL_ASCII is UTF-8, or would not have been captured.
+    return (
+        f"md5({text})" if encoding in ("UTF8", "SQL_ASCII") else f"md5(convert_to({text}, 'UTF8'))"
+    )
+
+
+def row_number(columns: Sequence[Column], encoding: str) -> str:
+    """The number of a row that is summed up, a bigint."""
+    bits = 4 * SUM_DIGITS
+    return f"('x' || substr({row_digest(columns, encoding)}, 1, {SUM_DIGITS}))::bit({bits})::bigint"
+
+
+def range_number(schema: TableSchema, encoding: str) -> str:
+    """The range of a row, an integer."""
+    if not has_integer_key(schema):
+        key = row_digest([schema.column(name) for name in schema.key], encoding)
+        return f"('x' || substr({key}, 1, {RANGE_DIGITS}))::bit({4 * RANGE_DIGITS})::int"
+    number = folded = f"{quote_ident(schema.key[0])}::bigint"
+    for shift in KEY_SHIFTS:
+        folded = f"({folded} # ({number} >> {shift}))"
+    return f"({folded} & {RANGES - 1})::int"
+
+
+def _element(column: Column) -> str:
+    text = value_text(column)
+    wire = column.resolved
+    if form_of(column) is Form.TEXT and (wire.array or wire.oid not in _PLAIN):
+        text = f"replace({text}, {_ESCAPE}, {_ESCAPE} || {_ESCAPE})"
+    return f"coalesce({text}, {_NULL_MARK})"
+
+
+def _joined(elements: Sequence[str]) -> str:
+    return f"concat_ws({_SEPARATOR}, {', '.join(elements)})"

@@ -1,0 +1,169 @@
+"""Every type that the server knows is printed alike by the source's side and by ours."""
+
+import orjson
+import psycopg
+import pytest
+
+from cdc import codecs
+from cdc.batch_encoder import BatchEncoder
+from cdc.control import TableRecord
+from cdc.envelope import Origin, RowEncoder, TransactionFields
+from cdc.errors import LakeError
+from cdc.load import ChunkPlan
+from cdc.names import TableId
+from cdc.position import Position
+from cdc.query.engine import open_connection
+from cdc.query.source_view import TablePlan
+from cdc.query.statement import TableName
+from cdc.query.tail import Tail
+from cdc.states import READY
+from cdc.verify.derived import DerivedTable
+from cdc.verify.forms import range_of
+from connectors.postgres.catalog import read_tables
+from connectors.postgres.verify_source import open_snapshot
+from snapshots.copytext import parse_block
+from snapshots.source import ChunkCopy, open_session
+from tests.support.pgtypes import GENERAL, LITERALS, OWN, server_types
+
+MORE = {
+    "bpchar": ["ab  ", ""],
+    "text": ["\x1f", "\x1f,\x1fN", "a\x1f"],
+}
+
+
+def fill(writer, kind, number):
+    """A table of one type and its array, with the literals of it that the server takes."""
+    array = kind.array or "text[]"
+    writer.execute(f"create table t{number} (id serial primary key, v {kind.sql}, a {array})")
+    for literal in [*LITERALS.get(kind.name, GENERAL), *MORE.get(kind.name, [])]:
+        try:
+            writer.execute(f"insert into t{number} (v) values (%s)", (literal,))
+        except psycopg.Error:
+            continue
+        if kind.array:
+            writer.execute(
+                f"insert into t{number} (a) values (%s::text[]::{array})", ([literal, None],)
+            )
+    writer.execute(f"insert into t{number} (v) values (null)")
+
+
+def derived_rows(session, schema):
+    """The rows that Delta can hold, as the log's tail gives them; the ids of the others."""
+    copy = ChunkCopy(session, schema, ChunkPlan(1000, 1), 0)
+    rows = parse_block(b"".join(copy.blocks()), len(schema.columns))
+    encoder = BatchEncoder(RowEncoder(schema, Origin("0", "shop", "db")))
+    load = TransactionFields(0, 1, None, 1, 1, snapshot=True)
+    _, values = encoder.snapshot_rows(list(zip(*rows, strict=True)), load)
+    held, lost = [], []
+    for value in values:
+        image = orjson.loads(value)["after"]
+        try:
+            held.append(
+                tuple(
+                    None if image[c.name] is None else codecs.from_json(c)(image[c.name])
+                    for c in schema.columns
+                )
+            )
+        except LakeError:
+            lost.append(image["id"])
+    return held, lost
+
+
+def plan_of(schema):
+    at = Position(0, 2, 0)
+    record = TableRecord(schema.id, READY, 1, "t", "id", 1, ready_from=at)
+    name = TableName("shop", schema.id)
+    return TablePlan(name, record, schema, {1: schema}, None, at, None, ())
+
+
+def assert_printed_alike(snapshot, session, schema, key=("id",)):
+    held, lost = derived_rows(session, schema)
+    with open_connection() as connection, snapshot.table(schema) as source:
+        derived = DerivedTable(connection, plan_of(schema), Tail((), held, False, settled=True))
+        ranges = sorted(source.sums().keys() | derived.sums().keys())
+        # Rows that Delta cannot hold are the only ones that differ.
+        found = derived.against(source.rows(ranges), ranges, 1000)
+        assert {(key, kind) for key, kind in found} == {((str(id),), "missing") for id in lost}, (
+            schema.columns
+        )
+        keys = [(str(row[0]),) for row in held]
+        assert source.values(keys) == derived.values(keys)
+        if not lost:
+            assert source.sums() == derived.sums()
+        return len(held)
+
+
+def test_every_type_of_the_server(database):
+    with psycopg.connect(**database, autocommit=True) as writer:
+        for extension in ("citext", "hstore", "ltree"):
+            writer.execute(f"create extension {extension}".encode())
+        for statement in OWN.strip().split(";\n"):
+            writer.execute(statement.encode())
+        kinds = server_types(writer)
+        for number, kind in enumerate(kinds):
+            fill(writer, kind, number)
+    tables = [TableId("public", f"t{i}") for i in range(len(kinds))]
+    with open_session(database, "cdc types") as session, open_snapshot(database, 20) as snapshot:
+        definitions = read_tables(session, tables)
+        compared = 0
+        for definition in definitions.values():
+            schema = definition.schema(1, Position(0, 1, 0))
+            compared += assert_printed_alike(snapshot, session, schema)
+    assert len(definitions) == len(kinds) > 80
+    assert compared > 400
+
+
+KEYS = {
+    "text": (["a", "\x1f,", "é"], 3),
+    "float8": (["0", "-1.5", "NaN", "Infinity"], 4),
+    "bytea": (["\\x00", "\\x"], 2),
+    "int8": (["-1", "9223372036854775807", "-9223372036854775808", "0", "4096"], 5),
+    "int2": (["-7"], 1),
+    "timestamptz": (["2020-01-01 00:00:00.5+00"], 1),
+    "numeric(4,4)": (["0.5", "-0.5"], 2),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_any_type_fall_into_the_same_ranges(database, kind):
+    literals, count = KEYS[kind]
+    with psycopg.connect(**database, autocommit=True) as writer:
+        writer.execute(f"create table t (id {kind} primary key)")
+        for literal in literals:
+            writer.execute("insert into t values (%s)", (literal,))
+    with open_session(database, "cdc types") as session, open_snapshot(database, 20) as snapshot:
+        (definition,) = read_tables(session, [TableId("public", "t")]).values()
+        schema = definition.schema(1, Position(0, 1, 0))
+        held, _ = derived_rows(session, schema)
+        with open_connection() as connection, snapshot.table(schema) as source:
+            derived = DerivedTable(connection, plan_of(schema), Tail((), held, False, settled=True))
+            assert source.sums() == derived.sums()
+            assert sum(part.rows for part in source.sums().values()) == count
+            keys = [key for batch in source.rows(range(4096)) for (*key, _) in batch]
+            assert {range_of(schema, key) for key in keys} == source.sums().keys()
+            assert len(source.values([tuple(key) for key in keys])) == count
+            assert len(derived.values([tuple(key) for key in keys])) == count
+
+
+def test_a_wide_table_in_another_encoding(stack, database):
+    name = f"{database['dbname']}_latin1"
+    options = "encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0"
+    conninfo = stack.postgres.create_database(name, options)
+    try:
+        names = [f"c{i} text" for i in range(250)]
+        with psycopg.connect(**conninfo, autocommit=True) as writer:
+            writer.execute(f"create table t (id text primary key, {', '.join(names)})")
+            writer.execute("insert into t (id, c0, c100, c249) values ('é', 'à', 'ü', 'ß')")
+        with (
+            open_session(conninfo, "cdc types") as session,
+            open_snapshot(conninfo, 20) as snapshot,
+        ):
+            (definition,) = read_tables(session, [TableId("public", "t")]).values()
+            schema = definition.schema(1, Position(0, 1, 0))
+            held, _ = derived_rows(session, schema)
+            with open_connection() as connection, snapshot.table(schema) as source:
+                tail = Tail((), held, False, settled=True)
+                derived = DerivedTable(connection, plan_of(schema), tail)
+                assert source.sums() == derived.sums()
+    finally:
+        stack.postgres.drop_database(name)
