@@ -276,6 +276,10 @@ class ChunkCopy:
         """
         with mapped_errors("copy", self._schema):
             server = self._connection.pgconn
+            if server.parameter_status(b"server_encoding") == b"SQL_ASCII":
+                # Its bytes are of any encoding. Sent as they are, they are refused by us, who
+                # know the column; the server would not say.
+                server.exec_(b"SET LOCAL client_encoding TO 'SQL_ASCII'")
             result = server.exec_(self._statement.as_bytes(self._connection))
             if result.status != pq.ExecStatus.COPY_OUT:
                 raise psycopg.errors.error_from_result(result)

@@ -237,6 +237,7 @@ def test_text_that_is_not_utf8_is_refused_without_showing_it(stack, topic_prefix
         with closing(ChunkCopier(copy_settings(stack.bootstrap, conninfo))) as copier:
             error = copy_until_done(copier, task).failed[task.key].error
         assert (error.code, error.table) == ("bad_value", "shop.public.big")
+        assert "note" in error.message
         shown = capfd.readouterr()
         assert "secret" not in f"{error}{shown.out}{shown.err}"
         assert "0xe9" not in f"{error}{shown.out}{shown.err}"
