@@ -202,7 +202,26 @@ class Beginning:
             self._tell_of(set_aside(table, error, self._ports.writer.position, name))
         self._abandon(load, None)
 
-    def still_aside(self, id: TableId, refused: CdcError) -> None:
+    def try_again(self, due: Sequence[TableId]) -> None:
+        """Intend loads of tables that were set aside, if they can be captured again."""
+        if not due:
+            return
+        refused = dict(self._ports.publish(due))
+        loads = {id: self.intended(id) for id in due if id not in refused}
+        taken = self._ports.admin.topic_ids(topics_of(load.record for load in loads.values()))
+        for id, load in loads.items():
+            if topics := taken.keys() & topics_of([load.record]):
+                refused[id] = SourceRefused(
+                    "topic_exists",
+                    f"topic {min(topics)} exists already, and is not of this source's log",
+                    remedy="delete the topic if nobody needs it",
+                )
+            else:
+                self._loads.setdefault(id, load)
+        for id, error in refused.items():
+            self._still_aside(id, error)
+
+    def _still_aside(self, id: TableId, refused: CdcError) -> None:
         """A table that was set aside cannot be captured yet, maybe for another reason."""
         before, name = self._book.records[id], self._settings.name_of(id)
         now = set_aside(before, refused, self._ports.writer.position, name)

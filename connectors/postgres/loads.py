@@ -285,7 +285,7 @@ class Loads:
         Raises:
             CdcError: From Postgres or Kafka.
         """
-        self._begin_due()
+        self._beginning.try_again(self._reloads.take())
         for load in list(self._loads.values()):
             if load.cancelled:
                 self._beginning.cancel(load)
@@ -317,18 +317,6 @@ class Loads:
         # its transactions would be a commit of its own.
         now = time.monotonic()
         self._rest_until = now + max(now - began, _LEAST_REST_S)
-
-    # --- inside: tables that were set aside ---
-
-    def _begin_due(self) -> None:
-        """Intend loads of tables that were set aside, if they can be captured again."""
-        due = self._reloads.take()
-        refused = self._ports.publish(due) if due else {}
-        for id in due:
-            if id in refused:
-                self._beginning.still_aside(id, refused[id])
-            else:
-                self._loads.setdefault(id, self._beginning.intended(id))
 
     # --- inside: copying ---
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -240,19 +241,20 @@ def settle_tables(
         Control as it is then.
 
     Raises:
-        NothingChanged: The new tables cannot be captured, or not now.
+        NothingChanged: The new tables cannot be captured, or not now: control is as it was.
         CdcError: From Postgres or Kafka, after something was changed.
     """
     captured = {id for id, record in control.tables.items() if record.state != REMOVED}
     removed = control.tables.keys() - captured
     if not settings.patterns and set(settings.tables) == captured and not removed:
         return control
-    with connect_sql(settings.conninfo) as connection:
-        tables = TableSet(settings, connection)
-        changes = table_changes(settings, captured, matching_tables(connection, settings))
-        if not (changes.new or changes.gone or removed):
-            return control
+    with ExitStack() as stack:
         try:
+            connection = stack.enter_context(connect_sql(settings.conninfo))
+            tables = TableSet(settings, connection)
+            changes = table_changes(settings, captured, matching_tables(connection, settings))
+            if not (changes.new or changes.gone or removed):
+                return control
             loads, refused = _begun(tables, settings, admin, control, changes.new)
         except CdcError as error:
             raise NothingChanged(error) from None

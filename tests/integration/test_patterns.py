@@ -3,8 +3,11 @@
 import contextlib
 import dataclasses
 
+import psycopg
 import pytest
 
+from cdc.log.admin import LogAdmin
+from cdc.log.topics import table_topic
 from cdc.names import TableId
 from cdc.states import DONE, ERRORED, READY, REMOVED
 from cdc.table_names import TablePattern
@@ -292,3 +295,61 @@ def test_a_table_that_is_locked_keeps_nobody_waiting(patterned, quick):
         wait_state(source, "b", READY)
         source.caught_up()
         assert_log_is_source(source, ["a", "b", "c"])
+
+
+def test_a_topic_of_somebody_else_keeps_nobody_back(patterned, quick, topic_prefix):
+    source, _ = patterned("public.*")
+    create(source, "a")
+    taken, admin = f"{topic_prefix}{SOURCE}.public.b", LogAdmin(source.bootstrap)
+    with running(source):
+        wait_state(source, "a", READY)
+        admin.create_topics(
+            [table_topic(taken, partitions=1, replication_factor=1, history_ms=1000)]
+        )
+        other = admin.describe(taken).topic_id
+        create(source, "b", "c")
+        wait_state(source, "c", READY)
+        # Another name is found.
+        wait_state(source, "b", READY)
+        change(source, "a", "b", "c")
+        source.caught_up()
+        assert_log_is_source(source, ["a", "b", "c"])
+        assert source.control().tables[TableId("public", "b")].topic != taken
+        assert admin.describe(taken).topic_id == other
+
+
+def test_tables_of_another_owner_wait_for_it(patterned, quick, database):
+    role = f"r_{database['dbname']}"
+    source, _ = patterned("public.*")
+    with psycopg.connect(**database, autocommit=True) as owner:
+        owner.execute(f"create role {role} login replication password 'made-up'")
+        owner.execute(f"grant create on database {database['dbname']} to {role}")
+        owner.execute(f"grant create on schema public to {role}")
+        try:
+            conninfo = {**database, "user": role, "password": "made-up"}
+            source.settings = dataclasses.replace(source.settings, conninfo=conninfo)
+            source.conninfo = conninfo
+            create(source, "a")
+            owner.execute("create table b (id int primary key)")
+            with running(source):
+                wait_state(source, "a", READY)
+                wait_aside(source, "b", "source_refused")
+                record = source.control().tables[TableId("public", "b")]
+                for statement in (
+                    f"grant select on b to {role}",
+                    f'alter publication "{source.settings.publication}" add table b',
+                ):
+                    assert statement.split(" ")[0].upper() in record.remedy
+                    owner.execute(statement)
+                owner.execute("insert into b values (1)")
+                wait_state(source, "b", READY)
+                owner.execute("insert into b values (2)")
+                source.caught_up()
+                assert len(source.state("b")) == 2
+        finally:
+            owner.execute(
+                "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+                " where not active and database = current_database()"
+            )
+            owner.execute(f"drop owned by {role} cascade")
+            owner.execute(f"drop role {role}")
