@@ -25,12 +25,13 @@ log = structlog.get_logger(__name__)
 # What has rows, and is neither the server's own nor of one connection only. Views and the like
 # are told apart later: whoever names a pattern is to be told what is not captured.
 _RELATIONS = """
-    SELECT n.nspname::text, c.relname::text
+    SELECT n.nspname::text, c.relname::text, rn.nspname::text, root.relname::text
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_catalog.pg_class root
+      ON c.relispartition AND root.oid = pg_partition_root(c.oid)::oid
+    LEFT JOIN pg_catalog.pg_namespace rn ON rn.oid = root.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
-      -- Their changes come under the name of the table that they are a part of.
-      AND NOT c.relispartition
       AND left(n.nspname, 3) <> 'pg_' AND n.nspname <> 'information_schema'
     ORDER BY 1, 2
 """
@@ -41,6 +42,9 @@ def matching_tables(
 ) -> list[TableId]:
     """All that match and are not given by their names, whether they can be captured or not.
 
+    Partitions are left out if the table is captured that they are a part of: their changes come
+    under its name.
+
     Raises:
         CdcError: As ``failures.server_error``.
     """
@@ -48,8 +52,17 @@ def matching_tables(
         return []
     with mapped_errors("look for tables that match the patterns of cdc.yaml"):
         rows = connection.execute(_RELATIONS).fetchall()
-    found = (TableId(schema, name) for schema, name in rows)
-    return [id for id in found if settings.matches(id) and id not in settings.tables]
+
+    def meant(id: TableId) -> bool:
+        return id in settings.tables or settings.matches(id)
+
+    return [
+        id
+        for schema, name, *root in rows
+        if meant(id := TableId(schema, name))
+        and id not in settings.tables
+        and (root[0] is None or not meant(TableId(*root)))
+    ]
 
 
 def refused_record(

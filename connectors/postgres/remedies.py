@@ -11,9 +11,7 @@ RELOAD_REMEDY: Final = (
     "loads the source anew"
 )
 #: Codes of tables that nothing makes one that can be captured: they can only be left out.
-NEVER: Final = frozenset(
-    {"view", "materialized_view", "foreign_table", "partitioned", "partition", "not_a_table"}
-)
+NEVER: Final = frozenset({"view", "materialized_view", "foreign_table", "partition", "not_a_table"})
 #: By the code of an error of one table: what somebody has to do before a new load can help.
 FIRST: Final[Mapping[str, str]] = {
     "record_too_large": "raise log message limits (max.message.bytes of broker and topic) or keep "

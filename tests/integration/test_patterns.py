@@ -353,3 +353,31 @@ def test_tables_of_another_owner_wait_for_it(patterned, quick, database):
             )
             owner.execute(f"drop owned by {role} cascade")
             owner.execute(f"drop role {role}")
+
+
+def test_partitions_are_part_of_their_table(patterned, quick):
+    source, _ = patterned("public.*", "parts.p*")
+    source.execute(
+        "create table whole (id int primary key) partition by range (id)",
+        "create table whole_1 partition of whole for values from (0) to (10)",
+        "create schema parts",
+        "create table parts.p2 partition of whole for values from (10) to (20)",
+        "create table parts.root (id int primary key) partition by range (id)",
+        "create table parts.p3 partition of parts.root for values from (0) to (10)",
+        "insert into whole values (1), (11)",
+        "create table joins (id int primary key)",
+    )
+    with running(source):
+        wait_state(source, "whole", READY)
+        wait_state(source, "joins", READY)
+        tables = source.control().tables
+        assert {str(id) for id in tables} == {"public.whole", "public.joins", "parts.p3"}
+        # Nobody captures what it is a part of.
+        assert "is a partition of parts.root" in tables[TableId("parts", "p3")].reason
+        source.execute("alter table whole attach partition joins for values from (20) to (30)")
+        wait_state(source, "joins", REMOVED)
+        source.execute("alter table whole detach partition joins", "insert into whole values (2)")
+        wait_state(source, "joins", READY)
+        wait_state(source, "whole", READY)
+        source.caught_up()
+        assert_log_is_source(source, ["joins"])
