@@ -325,7 +325,8 @@ class _SourceRun:
 
     def _state(self, replicas: Sequence[OpenReplica] = ()) -> LogState:
         prefix = self._config.log.topic_prefix
-        return read_log_state(self._reader, self._admin, prefix, self._source, replicas)
+        policies = self._config.sources[self._source].policies_of
+        return read_log_state(self._reader, self._admin, prefix, self._source, replicas, policies)
 
     def _replica(self, name: TableName) -> OpenReplica | None:
         folder = lake_folder(self._config.lake.path, name.source, *name.id)

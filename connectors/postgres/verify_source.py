@@ -37,17 +37,31 @@ _BATCH: Final = 10_000
 _TRANSACTION_TIMEOUT_VERSION: Final = 170_000
 
 _RELATION = """
-    SELECT n.nspname::text, c.relname::text, c.relkind::text, c.relfilenode::bigint,
-           (SELECT jsonb_object_agg(a.attname, jsonb_build_array(
+    SELECT n.nspname::text, c.relname::text, c.relkind::text,
+           (SELECT coalesce(jsonb_object_agg(a.attname, jsonb_build_array(
                        a.attnum, a.atttypid::bigint, a.atttypmod,
-                       format_type(a.atttypid, a.atttypmod), to_jsonb(a) ->> 'attgenerated'))
+                       format_type(a.atttypid, a.atttypmod), to_jsonb(a) ->> 'attgenerated')), '{}')
             FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = %s::oid
 """
-# These two look the catalog up as it is now, whatever the snapshot.
-_NOW = "SELECT to_regclass(%s)::oid::bigint, pg_relation_filenode(to_regclass(%s))::bigint"
+_FILES = """
+    WITH RECURSIVE part AS (
+        SELECT %s::oid AS oid
+        UNION ALL
+        SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid WHERE %s
+    )
+    SELECT c.oid::bigint, c.relfilenode::bigint FROM part JOIN pg_class c USING (oid)
+    WHERE c.relkind <> 'p' ORDER BY 1
+"""
+# These look the catalog up as it is now, whatever the snapshot.
+_NOW = "SELECT to_regclass(%s)::oid::bigint"
+_FILES_NOW = "SELECT %s::bigint, pg_relation_filenode(%s::oid)::bigint"
+_LEAVES_NOW = """
+    SELECT relid::oid::bigint, pg_relation_filenode(relid)::bigint
+    FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf ORDER BY 1
+"""
 
 
 @contextmanager
@@ -133,7 +147,8 @@ class PostgresSnapshot:
         try:
             columns = _columns_then(connection, schema)
             _lock(connection, schema)
-            _check_now(connection, schema, columns)
+            _check_files(connection, schema)
+            _check_columns(connection, schema, columns)
             yield PostgresTable(connection, schema, _notes(schema, columns))
         finally:
             # This ends the lock, too, and whatever failed. A connection that is gone said so.
@@ -158,7 +173,7 @@ class PostgresTable:
         self._encoding = connection.info.parameter_status("server_encoding") or ""
         self._range = range_number(schema, self._encoding)
         self._key = [schema.column(name) for name in schema.key]
-        self._from = f"FROM ONLY {quote_table(schema.id)}"
+        self._from = f"FROM {_relation(schema)}"
 
     def sums(self) -> dict[int, Sum]:
         """As ``Side.sums``."""
@@ -204,26 +219,31 @@ class PostgresTable:
 _Columns = dict[str, list[Any]]
 
 
-def _columns_then(connection: Connection, schema: TableSchema) -> tuple[int, _Columns]:
-    """The table's file and columns as of the snapshot, in which it must be what the log says."""
+def _relation(schema: TableSchema) -> str:
+    """The table without those that inherit from it, but with its partitions."""
+    return quote_table(schema.id) if schema.partitioned else f"ONLY {quote_table(schema.id)}"
+
+
+def _columns_then(connection: Connection, schema: TableSchema) -> _Columns:
+    """The table's columns as of the snapshot, in which it must be what the log says."""
     with mapped_errors("look at the table"):
         found = connection.execute(_RELATION, (schema.relid,)).fetchone()
     if found is None:
         raise _altered(schema, "it was dropped before the position that is compared")
-    namespace, name, kind, filenode, columns = found
+    namespace, name, kind, columns = found
     if (namespace, name) != schema.id:
         raise _altered(schema, f"it is called {namespace}.{name} at the source")
-    if kind != "r":
-        raise _altered(schema, "it is no ordinary table any more")
+    if kind != ("p" if schema.partitioned else "r"):
+        raise _altered(schema, "it is another kind of table")
     for column in schema.columns:
-        there = (columns or {}).get(column.name)
+        there = columns.get(column.name)
         if there is None:
             raise _altered(schema, f"column {column.name} is gone at the source")
         if not _same_type(column, there[1], there[2]):
             raise _altered(
                 schema, f"column {column.name} is {there[3]} at the source, and was {column.type}"
             )
-    return filenode, columns
+    return dict(columns)
 
 
 def _same_type(column: Column, type_oid: int, typmod: int) -> bool:
@@ -240,7 +260,7 @@ def _same_type(column: Column, type_oid: int, typmod: int) -> bool:
 
 
 def _lock(connection: Connection, schema: TableSchema) -> None:
-    lock = f"LOCK TABLE ONLY {quote_table(schema.id)} IN ACCESS SHARE MODE"
+    lock = f"LOCK TABLE {_relation(schema)} IN ACCESS SHARE MODE"
     with mapped_errors("lock the table"):
         try:
             connection.execute(lock.encode())
@@ -255,19 +275,28 @@ def _lock(connection: Connection, schema: TableSchema) -> None:
             ) from None
 
 
-def _check_now(connection: Connection, schema: TableSchema, then: tuple[int, _Columns]) -> None:
-    """Compare the table as it is now, and stays while it is locked, with that of the snapshot."""
-    filenode, columns = then
-    table = quote_table(schema.id)
+def _check_files(connection: Connection, schema: TableSchema) -> None:
+    """The table that is locked holds, in the same files, the rows that the snapshot sees."""
+    relid = schema.relid
     with mapped_errors("look at the table"):
-        now = connection.execute(_NOW, (table, table)).fetchone()
-    if now is None or now[0] != schema.relid:
+        (named,) = connection.execute(_NOW, (quote_table(schema.id),)).fetchall()
+        then = connection.execute(_FILES, (relid, schema.partitioned)).fetchall()
+        if schema.partitioned:
+            now = connection.execute(_LEAVES_NOW, (relid,)).fetchall()
+        else:
+            now = connection.execute(_FILES_NOW, (relid, relid)).fetchall()
+    if named[0] != relid:
         raise _altered(schema, "another table has its name meanwhile")
-    if now[1] != filenode:
-        # Its rows of then are gone for every older snapshot.
-        raise _altered(schema, "it was truncated or rewritten meanwhile")
+    if now != then:
+        # The rows of then are gone, or are elsewhere, for every older snapshot.
+        raise _altered(schema, "it was truncated or rewritten meanwhile, or its partitions changed")
+
+
+def _check_columns(connection: Connection, schema: TableSchema, then: _Columns) -> None:
+    """What the columns are called now, and stays so while the table is locked, is as it was."""
     names = ", ".join(quote_ident(column.name) for column in schema.columns)
-    result = connection.pgconn.exec_(f"SELECT {names} FROM ONLY {table} LIMIT 0".encode())  # noqa: S608
+    query = f"SELECT {names} FROM {_relation(schema)} LIMIT 0"  # noqa: S608
+    result = connection.pgconn.exec_(query.encode())
     if result.status != pq.ExecStatus.TUPLES_OK:
         with mapped_errors("look at the table's columns"):
             error = psycopg.errors.error_from_result(result)
@@ -275,18 +304,18 @@ def _check_now(connection: Connection, schema: TableSchema, then: tuple[int, _Co
                 raise _altered(schema, "a column was dropped or renamed meanwhile")
             raise error
     for i, column in enumerate(schema.columns):
-        if result.ftablecol(i) != columns[column.name][0]:
+        if result.ftablecol(i) != then[column.name][0]:
             raise _altered(schema, f"column {column.name} was dropped or renamed meanwhile")
 
 
-def _notes(schema: TableSchema, then: tuple[int, _Columns]) -> tuple[str, ...]:
+def _notes(schema: TableSchema, then: _Columns) -> tuple[str, ...]:
     known = set(schema.column_names)
-    new = sorted(name for name, column in then[1].items() if name not in known and not column[4])
-    generated = sorted(name for name, column in then[1].items() if name not in known and column[4])
+    new = sorted(name for name, column in then.items() if name not in known and not column[4])
+    generated = sorted(name for name, column in then.items() if name not in known and column[4])
     notes = []
     if new:
         notes.append(
-            f"not compared: {', '.join(new)}: added at the source, and no row was changed since"
+            f"not compared: {', '.join(new)}: not published, or added since a row was last changed"
         )
     if generated:
         notes.append(f"not compared: {', '.join(generated)}: generated, so not replicated")

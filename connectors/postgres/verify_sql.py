@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from cdc import codecs
+from cdc.codecs.policies import ends
 from cdc.names import quote_ident
-from cdc.schema import Column, TableSchema
+from cdc.schema import CLAMP, Column, TableSchema
 from cdc.verify.forms import (
     ESCAPE,
     KEY_SHIFTS,
@@ -21,10 +22,9 @@ from cdc.verify.forms import (
     has_integer_key,
 )
 
-# Their cast to text is their output function, whose text holds nothing to escape.
+# Their cast to text gives their own text, which holds nothing to escape.
 _PLAIN: Final = frozenset(
     (
-        codecs.BOOL,
         codecs.INT2,
         codecs.INT4,
         codecs.INT8,
@@ -52,19 +52,35 @@ _ESCAPE, _SEPARATOR, _NULL_MARK = map(_literal, (ESCAPE, SEPARATOR, NULL_MARK))
 
 
 def value_text(column: Column) -> str:
-    """A value's text; NULL for no value."""
-    name, form = quote_ident(column.name), form_of(column)
+    """A value's text, or that of what the column's policy puts in its place; NULL for no value."""
+    name, form, wire = quote_ident(column.name), form_of(column), column.resolved
     if form is Form.HEX:
         return f"encode({name}, 'hex')"
     if form is not Form.TEXT:
         send = "float4send" if form is Form.REAL else "float8send"
         return f"CASE WHEN {name} = 'NaN' THEN 'NaN' ELSE encode({send}({name}), 'hex') END"
-    wire = column.resolved
-    if not wire.array and (wire.oid in _PLAIN or wire.oid in _TEXTS):
+    if codecs.delta_type(column) == "BOOLEAN":
         return f"{name}::text"
-    # Not a cast: those of character(n), inet and others do not give the type's own text. And
-    # not IS NULL, which is true for a composite value whose fields are all NULL.
-    return f"CASE WHEN num_nulls({name}) = 0 THEN format('%s', {name}) END"
+    if wire.array or wire.oid not in _PLAIN | _TEXTS:
+        # Not a cast: those of character(n), inet and others do not give the type's own text.
+        # And not IS NULL, which is true for a composite value whose fields are all NULL.
+        return f"CASE WHEN num_nulls({name}) = 0 THEN format('%s', {name}) END"
+    return _in_place(column, name) if codecs.bends(column) else f"{name}::text"
+
+
+def _in_place(column: Column, name: str) -> str:
+    """A date, timestamp or DECIMAL whose policy is to replace what its Delta type cannot hold."""
+    limits = ends(column)
+    if limits is None:
+        return f"CASE WHEN {name} <> 'NaN' THEN {name}::text END"
+    low, high = "NULL", "NULL"
+    if column.policy == CLAMP:
+        low, high = (f"'{str(end).replace('+00:00', '+00')}'" for end in limits)
+    # Infinity is above every year, and BC below the first.
+    return (
+        f"CASE WHEN {name} < '0001-01-01' THEN {low} WHEN {name} >= '10000-01-01' THEN {high}"
+        f" ELSE {name}::text END"
+    )
 
 
 def row_digest(columns: Sequence[Column], encoding: str) -> str:
@@ -104,9 +120,8 @@ def range_number(schema: TableSchema, encoding: str) -> str:
 
 
 def _element(column: Column) -> str:
-    text = value_text(column)
-    wire = column.resolved
-    if form_of(column) is Form.TEXT and (wire.array or wire.oid not in _PLAIN):
+    text, wire = value_text(column), column.resolved
+    if codecs.delta_type(column) == "STRING" and (wire.array or wire.oid not in _PLAIN):
         text = f"replace({text}, {_ESCAPE}, {_ESCAPE} || {_ESCAPE})"
     return f"coalesce({text}, {_NULL_MARK})"
 
