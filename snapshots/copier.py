@@ -36,7 +36,7 @@ from snapshots.messages import Blocked, Done, Failed, Message, Ready, RowsWritte
 from snapshots.plan import CHUNK_BYTES
 from snapshots.pool import Worker
 from snapshots.schedule import Chunk, Schedule
-from snapshots.slot import Process, Slot
+from snapshots.slot import FIRST_BACK_OFF, Process, Slot
 from snapshots.source import measure, open_session
 
 log = structlog.get_logger(__name__)
@@ -56,6 +56,7 @@ class Tuning:
         stall_seconds: A worker without progress for so long is replaced; twice as long at each
             further try of a chunk.
         idle_seconds: A worker without work for so long is ended.
+        first_back_off: Seconds from a worker's first failure to its successor.
         start: Starts a worker process.
         fence: Registers a worker's transactional id from this process.
         clock: Monotonic seconds.
@@ -64,6 +65,7 @@ class Tuning:
     chunk_bytes: int = CHUNK_BYTES
     stall_seconds: float = 120.0
     idle_seconds: float = 5.0
+    first_back_off: float = FIRST_BACK_OFF
     start: Callable[[WorkerSetup], Process] = Worker
     fence: Callable[[CopySettings, int], None] | None = None
     clock: Callable[[], float] = time.monotonic
@@ -94,7 +96,8 @@ class ChunkCopier:
         self._clock = self._tuning.clock
         self._fence = self._tuning.fence or fence
         count = max(1, min(settings.workers, MAX_SNAPSHOT_WORKERS))
-        self._slots = [Slot(number) for number in range(1, count + 1)]
+        back_off = self._tuning.first_back_off
+        self._slots = [Slot(number, back_off) for number in range(1, count + 1)]
         self._schedule = Schedule()
         # Loads that are over, and that one of our processes may still be writing to.
         self._failing: dict[LoadKey, CdcError] = {}

@@ -41,6 +41,7 @@ class Slot:
 
     Args:
         number: Of the worker, from 1.
+        first_back_off: Seconds to wait after the first failure.
 
     Attributes:
         process: Runs now, if any does.
@@ -53,8 +54,9 @@ class Slot:
         idle_since: Since when it has nothing to do.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, first_back_off: float = FIRST_BACK_OFF) -> None:
         self.number = number
+        self._first_back_off = first_back_off
         self.process: Process | None = None
         self.ready = False
         self.queue: deque[Chunk] = deque()
@@ -63,7 +65,7 @@ class Slot:
         self.heard = 0.0
         self.idle_since = 0.0
         self.failed_starts = 0
-        self._back_off = FIRST_BACK_OFF
+        self._back_off = first_back_off
         self._task: LoadTask | None = None
         self._rate: float | None = None
         self._seconds: float | None = None
@@ -93,7 +95,7 @@ class Slot:
     def finished(self, seconds: float, now: float) -> Chunk:
         """The first chunk of the queue is done."""
         self._seconds = seconds if self._seconds is None else (self._seconds + seconds) / 2
-        self._back_off = FIRST_BACK_OFF
+        self._back_off = self._first_back_off
         return self.dropped(now)
 
     def dropped(self, now: float) -> Chunk:

@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    fixtures = {"stack": "stack", "own_stack": "stack", "spark": "spark"}
+    fixtures = {"stack": "stack", "spare_stack": "stack", "own_stack": "stack", "spark": "spark"}
     for item in items:
         for name in getattr(item, "fixturenames", ()):
             if name in fixtures:
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """One Postgres and one broker for the whole run. Do not kill these: use own_stack."""
+    """One Postgres and one broker for the whole run. Do not kill these: use spare_stack."""
     with open_stack(tmp_path_factory.mktemp("stack")) as servers:
         yield servers
 
@@ -62,9 +62,43 @@ def topic_prefix() -> str:
     return f"t{uuid.uuid4().hex[:12]}."
 
 
+@pytest.fixture(scope="session")
+def spare_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """See ``spare_stack``."""
+    with open_stack(tmp_path_factory.mktemp("spare-stack")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def spare_stack(spare_servers: Stack) -> Iterator[Stack]:
+    """Another Postgres and broker for the whole run, to be killed and paused.
+
+    Each test takes back what it set there.
+    """
+    _start_what_is_down(spare_servers)
+    yield spare_servers
+    _start_what_is_down(spare_servers)
+
+
+def _start_what_is_down(servers: Stack) -> None:
+    for server in (servers.postgres, servers.kafka):
+        if not server.running():
+            server.start()
+
+
+@pytest.fixture
+def spare_database(spare_stack: Stack) -> Iterator[dict[str, Any]]:
+    """As ``database``, on the servers that may be killed."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    conninfo = spare_stack.postgres.create_database(name)
+    yield conninfo
+    _start_what_is_down(spare_stack)
+    spare_stack.postgres.drop_database(name)
+
+
 @pytest.fixture
 def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Stack]]:
-    """Starts servers that belong to the test alone, to be killed and paused."""
+    """Starts servers that belong to the test alone, when they cannot be shared."""
     with ExitStack() as cleanup:
         yield lambda: cleanup.enter_context(open_stack(tmp_path_factory.mktemp("own-stack")))
 

@@ -12,15 +12,15 @@ from tests.support.watch import ConfirmedWatch
 
 
 @pytest.fixture
-def loaded(own_stack, tmp_path):
+def loaded(spare_stack, spare_database, topic_prefix, tmp_path):
     """A pipeline that streams, on servers that may be killed."""
-    stack = own_stack()
-    conninfo = stack.postgres.create_database("shop")
-    workload.create(conninfo)
-    with Pipeline(tmp_path, stack.bootstrap, conninfo, workload.TABLES, prefix="k.") as pipeline:
+    workload.create(spare_database)
+    with Pipeline(
+        tmp_path, spare_stack.bootstrap, spare_database, workload.TABLES, prefix=topic_prefix
+    ) as pipeline:
         pipeline.start_capture()
         pipeline.wait_captured()
-        yield stack, pipeline
+        yield spare_stack, pipeline
 
 
 @pytest.mark.timeout(900)

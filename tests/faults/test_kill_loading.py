@@ -76,14 +76,15 @@ def test_snapshot_workers_killed_while_tables_load(loading, rows, kill_rounds):
 
 
 @pytest.mark.timeout(900)
-def test_servers_killed_while_tables_load(own_stack, tmp_path, rows, kill_rounds):
+def test_servers_killed_while_tables_load(
+    spare_stack, spare_database, topic_prefix, tmp_path, rows, kill_rounds
+):
     """Postgres and the broker in turn; in the end the replicas are right as well."""
-    stack = own_stack()
-    conninfo = stack.postgres.create_database("shop")
+    stack, conninfo = spare_stack, spare_database
     workload.create(conninfo)
     create_big(conninfo, rows)
     rng, done = random.Random(23), 0
-    with Loading(tmp_path, stack.bootstrap, conninfo, TABLES, prefix="k.") as pipeline:
+    with Loading(tmp_path, stack.bootstrap, conninfo, TABLES, prefix=topic_prefix) as pipeline:
         with (
             workload.Writers(conninfo, writers=2, seed=9, pause=0.01),
             Churn(conninfo, rows, seed=9),

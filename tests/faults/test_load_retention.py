@@ -16,32 +16,45 @@ ROWS = 16_000
 WRITTEN_MB = 4 * KEPT_MB
 
 
-@pytest.mark.timeout(400)
-def test_a_load_outlasts_the_wal_that_a_slot_may_keep(own_stack, tmp_path):
-    stack = own_stack()
-    conninfo = stack.postgres.create_database("shop")
-    create_big(conninfo, ROWS)
-    with psycopg.connect(**conninfo, autocommit=True) as connection:
-        connection.execute("alter table big alter note set storage external")
+@pytest.fixture
+def server(spare_database):
+    """A session on a server on which slots may keep little."""
+    with psycopg.connect(**spare_database, autocommit=True) as connection:
         connection.execute(f"alter system set max_slot_wal_keep_size = '{KEPT_MB}MB'")
         connection.execute("select pg_reload_conf()")
-        with Loading(
-            tmp_path, stack.bootstrap, conninfo, [BIG], prefix="w.", rows_per_second=500
-        ) as pipeline:
-            pipeline.start_capture()
-            pipeline.wait_chunks(0, revive=False)
-            written = write(connection, pipeline)
-            load = pipeline.load()
-            # What counts was written while chunks were copied.
-            assert load.state != DONE, "the writes took too long"
-            assert written >= WRITTEN_MB * 2**20
-            pipeline.wait_captured(120)
-            assert pipeline.stop("capture") == 0
-            load = pipeline.load()
-            assert (load.load, load.state) == (1, DONE)
-            (slot,) = connection.execute("select wal_status from pg_replication_slots").fetchall()
-            assert slot[0] != "lost"
-            assert_log_is_source(pipeline, [BIG])
+        yield connection
+        connection.execute("alter system reset max_slot_wal_keep_size")
+        connection.execute("select pg_reload_conf()")
+
+
+@pytest.mark.timeout(400)
+def test_a_load_outlasts_the_wal_that_a_slot_may_keep(
+    spare_stack, spare_database, server, topic_prefix, tmp_path
+):
+    create_big(spare_database, ROWS)
+    server.execute("alter table big alter note set storage external")
+    with Loading(
+        tmp_path,
+        spare_stack.bootstrap,
+        spare_database,
+        [BIG],
+        prefix=topic_prefix,
+        rows_per_second=500,
+    ) as pipeline:
+        pipeline.start_capture()
+        pipeline.wait_chunks(0, revive=False)
+        written = write(server, pipeline)
+        load = pipeline.load()
+        # What counts was written while chunks were copied.
+        assert load.state != DONE, "the writes took too long"
+        assert written >= WRITTEN_MB * 2**20
+        pipeline.wait_captured(120)
+        assert pipeline.stop("capture") == 0
+        load = pipeline.load()
+        assert (load.load, load.state) == (1, DONE)
+        (slot,) = server.execute("select wal_status from pg_replication_slots").fetchall()
+        assert slot[0] != "lost"
+        assert_log_is_source(pipeline, [BIG])
 
 
 def write(connection, pipeline):

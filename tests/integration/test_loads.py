@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+import psycopg
 import pytest
 
 from cdc.daemon.channel import ChildChannel, LineBuffer, encode_line
@@ -446,20 +447,28 @@ def test_events_around_the_hand_over_are_in_the_log_once(loading, monkeypatch):
     assert changes == ["u", "c", "u", "d", "tombstone"]
 
 
-def test_a_commit_that_is_decoded_before_it_is_visible_is_waited_for(own_stack, topic_prefix):
+@pytest.fixture
+def no_standby(database):
+    """Has commits wait for no standby any more; at the latest after the test."""
+
+    def reset():
+        with psycopg.connect(**database, autocommit=True) as connection:
+            connection.execute("alter system reset synchronous_standby_names")
+            connection.execute("select pg_reload_conf()")
+
+    yield reset
+    reset()
+
+
+def test_a_commit_that_is_decoded_before_it_is_visible_is_waited_for(loading, no_standby):
     """As with synchronous replication: committed in the WAL, and held back from queries."""
-    stack = own_stack()
-    database = stack.postgres.create_database("shop")
-    gate = Gate()
-    source = Capturing(stack.bootstrap, database, topic_prefix, ["a", "b"], make_copier=gate)
-    for table in ("a", "b"):
-        source.execute(*(statement.format(t=table) for statement in CREATE))
+    source, gate = loading(["a", "b"])
     with source.running(dataclasses.replace(source.settings, tables=source.settings.tables[:1])):
         gate.open_to(10_000)
         source.wait_ready(60)
     # Capture's own commits shall not wait.
     source.execute(
-        "alter database shop set synchronous_commit = local",
+        f"alter database {source.settings.database} set synchronous_commit = local",
         "alter system set synchronous_standby_names = 'nobody'",
         "select pg_reload_conf()",
     )
@@ -473,7 +482,7 @@ def test_a_commit_that_is_decoded_before_it_is_visible_is_waited_for(own_stack, 
         time.sleep(1.5)
         assert not [chunk for chunk in gate.copied if chunk[0] == "b"]
         assert source.rows("select n from b where id = 1") == [(1,)]
-        source.execute("alter system reset synchronous_standby_names", "select pg_reload_conf()")
+        no_standby()
         held.join(20)
         source.wait_ready(60)
         source.caught_up()

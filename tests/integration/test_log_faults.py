@@ -13,13 +13,11 @@ from cdc.log.kafka_errors import is_retryable
 from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.log.topics import table_topic
-from tests.support.stack import open_stack
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory):
-    with open_stack(tmp_path_factory.mktemp("log-faults")) as servers:
-        yield servers.kafka
+@pytest.fixture
+def kafka(spare_stack):
+    return spare_stack.kafka
 
 
 @pytest.fixture

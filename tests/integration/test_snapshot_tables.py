@@ -31,52 +31,63 @@ def source(database):
         yield connection
 
 
+#: Statements, and how the load of the table ends by them.
 CHANGES = {
-    "truncate": ("truncate big", "table_rewritten"),
-    "vacuum full": ("vacuum full big", "table_rewritten"),
-    "cluster": ("cluster big using big_pkey", "table_rewritten"),
-    "drop": ("drop table big", "table_rewritten"),
-    "rename": ("alter table big rename to other", "table_rewritten"),
-    "replace": (
-        "alter table big rename to old; create table big (like old including all);"
-        " insert into big select * from old",
+    "truncated": ("truncate {t}", "table_rewritten"),
+    "vacuumed": ("vacuum full {t}", "table_rewritten"),
+    "clustered": ("cluster {t} using {t}_pkey", "table_rewritten"),
+    "dropped": ("drop table {t}", "table_rewritten"),
+    "renamed": ("alter table {t} rename to other", "table_rewritten"),
+    "replaced": (
+        "alter table {t} rename to old; create table {t} (like old including all);"
+        " insert into {t} select * from old",
         "table_rewritten",
     ),
-    "swap names": (
-        "alter table big rename note to x; alter table big add note text",
+    "names_swapped": (
+        "alter table {t} rename note to x; alter table {t} add note text",
         "table_changed",
     ),
-    "drop column": ("alter table big drop note", "table_changed"),
-    "retype": ("alter table big alter note type varchar", "table_changed"),
-    "rewrite": ("alter table big alter n type bigint", "table_rewritten"),
-    "volatile default": ("alter table big add r float default random()", "table_rewritten"),
+    "column_dropped": ("alter table {t} drop note", "table_changed"),
+    "retyped": ("alter table {t} alter note type varchar", "table_changed"),
+    "rewritten": ("alter table {t} alter n type bigint", "table_rewritten"),
+    "defaulted": ("alter table {t} add r float default random()", "table_rewritten"),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
 def test_a_table_that_changes_between_two_chunks_ends_its_load_alone(
-    stack, source, database, topic_prefix, change
+    stack, source, database, topic_prefix
 ):
-    statements, code = CHANGES[change]
-    big, small = load_tasks(source, stack.bootstrap, topic_prefix, ["big", "small"])
+    for table in CHANGES:
+        source.execute(
+            f"create table {table} (id bigint primary key, n int not null, note text);"
+            f"insert into {table} select i, i, repeat('x', i % 50) from generate_series(1, 2000) i"
+        )
+    *changed, small = load_tasks(source, stack.bootstrap, topic_prefix, [*CHANGES, "small"])
     # Two chunks, the second of which is not read before the change.
-    plan = dataclasses.replace(big.plan, step=big.plan.step // 2, count=2)
-    first = dataclasses.replace(big, plan=plan, left=(0,))
+    first = []
+    for task in changed:
+        plan = dataclasses.replace(task.plan, step=task.plan.step // 2, count=2)
+        first.append(dataclasses.replace(task, plan=plan, left=(0,)))
     with closing(ChunkCopier(copy_settings(stack.bootstrap, database))) as copier:
-        copier.begin(first)
+        for task in first:
+            copier.begin(task)
         copied = copy_until(copier)
-        rows = copied.total(big)
-        assert 0 < rows < ROWS
-        for statement in statements.split(";"):
-            source.execute(statement)
-        copier.begin(dataclasses.replace(first, left=(1,)))
+        assert not copied.failed
+        rows = {task.key: copied.total(task) for task in changed}
+        for table, (statements, _) in CHANGES.items():
+            for statement in statements.split(";"):
+                source.execute(statement.format(t=table))
+        for task in first:
+            copier.begin(dataclasses.replace(task, left=(1,)))
         copier.begin(small)
         copy_until(copier, copied=copied)
         assert worker_processes()
-    error = copied.failed[big.key].error
-    assert (error.code, error.table) == (code, "shop.public.big")
     assert copied.total(small) == 500
-    assert len(list(records_of(stack.bootstrap, big))) == rows
+    for task, (table, (_, code)) in zip(changed, CHANGES.items(), strict=True):
+        error = copied.failed[task.key].error
+        assert (error.code, error.table) == (code, f"shop.public.{table}")
+        assert 0 < rows[task.key] < 2000
+        assert len(list(records_of(stack.bootstrap, task))) == rows[task.key]
 
 
 def test_a_rewrite_waits_for_the_chunk_that_is_being_copied(stack, source, database, topic_prefix):

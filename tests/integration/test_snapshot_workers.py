@@ -25,6 +25,8 @@ from tests.support.export import copy_settings, copy_until, load_tasks
 pytestmark = pytest.mark.timeout(120)
 
 ROWS = 30_000
+#: What is not about the pauses between a worker's lives need not wait for them.
+QUICK = Tuning(first_back_off=0.05)
 
 
 @pytest.fixture
@@ -128,6 +130,7 @@ def test_a_chunk_at_which_workers_die_again_and_again_fails_its_load(
 ):
     source.execute("create table good (id int primary key); insert into good values (1)")
     bad, good = load_tasks(source, stack.bootstrap, topic_prefix, ["big", "good"])
+    # A chunk of ten seconds, so that none is done before its worker is killed.
     settings = copy_settings(stack.bootstrap, database, workers=1, rows_per_second=3000)
     killed: set[Any] = set()
 
@@ -139,7 +142,7 @@ def test_a_chunk_at_which_workers_die_again_and_again_fails_its_load(
                     process.kill()
         return copier.busy is False
 
-    with closing(ChunkCopier(settings)) as copier:
+    with closing(ChunkCopier(settings, QUICK)) as copier:
         copier.begin(bad)
         copier.begin(good)
         copied = copy_until(copier, kill, seconds=100)
@@ -153,7 +156,7 @@ def test_a_chunk_at_which_workers_die_again_and_again_fails_its_load(
 def test_a_session_that_is_ended_is_no_failure_of_the_load(stack, source, database, topic_prefix):
     (task,) = load_tasks(source, stack.bootstrap, topic_prefix, ["big"])
     settings = copy_settings(stack.bootstrap, database, rows_per_second=10_000)
-    with closing(ChunkCopier(settings)) as copier:
+    with closing(ChunkCopier(settings, QUICK)) as copier:
         copier.begin(task)
         for _ in range(2):
             found: list[int] = []

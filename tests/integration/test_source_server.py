@@ -21,15 +21,11 @@ from tests.support.replication import (
     receive_until,
     status,
 )
-from tests.support.stack import open_stack
-
-pytestmark = pytest.mark.stack
 
 
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory):
-    with open_stack(tmp_path_factory.mktemp("own-stack")) as servers:
-        yield servers.postgres
+@pytest.fixture
+def postgres(spare_stack):
+    return spare_stack.postgres
 
 
 @pytest.fixture

@@ -250,7 +250,7 @@ class Capturing:
             if self._thread is not None and not self._thread.is_alive():
                 raise AssertionError(f"capture ended: {self._error}") from self._error
             assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def records(self, table, frontier: Position | None = None) -> list[LogRecord]:
         """Records of a table below the frontier, by partition and offset."""
