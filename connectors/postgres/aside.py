@@ -7,13 +7,13 @@ and makes it Ready again; it begins by itself where nothing but the table's form
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from cdc.control import TableRecord
+from cdc.control import ControlState, LoadRecord, TableRecord
 from cdc.errors import CdcError, SourceStopped
 from cdc.names import TableId
 from cdc.position import Position
-from cdc.states import ERRORED, RELOADS, WAITS
+from cdc.states import ABANDONED, ERRORED, RELOADS, WAITS
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.remedies import FIRST, NEVER
 
@@ -75,6 +75,16 @@ def set_aside(record: TableRecord, error: CdcError, good: Position, name: str) -
         reason=_reason(error),
         remedy=_remedy(error, name),
     )
+
+
+def ended_loads(errored: Iterable[TableRecord], control: ControlState) -> list[LoadRecord]:
+    """The loads under way that meet the same row again of which their table waits for somebody."""
+    waiting = {record.id for record in errored if record.aside == WAITS}
+    return [
+        dataclasses.replace(load, state=ABANDONED)
+        for load in control.unfinished_loads()
+        if load.id in waiting
+    ]
 
 
 def is_aside(record: TableRecord, frontier: Position) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 #: A table that is rewritten or altered again and again is given up after so many loads.
 _MOST_ATTEMPTS: Final = 5
+#: How often a quiet server is made to tell how far it is, seconds.
+_HURRY_S: Final = 0.5
 
 
 class Beginning:
@@ -52,6 +55,7 @@ class Beginning:
         self._book = book
         self._loads = loads
         self._numbers: dict[TableId, int] = {}
+        self._hurried = 0.0
         #: Loads of this connection that could not be done, and why.
         self.given_up: dict[LoadKey, CdcError] = {}
         for record in control.loads.values():
@@ -152,7 +156,7 @@ class Beginning:
         schema, spool = load.schema, load.record.spool
         if schema is None or spool is None:
             raise LogError("schema_missing", "control has no schema of it", table=str(load.key[0]))
-        self._ports.router.spool(schema.relid, spool)
+        self._ports.router.spool(schema.relid, spool, schema.id)
         table, filenode = self._book.records[load.record.id], load.record.filenode
         # That of a table that is served is judged by what was seen while it was.
         if filenode is not None and table.state != READY:
@@ -181,7 +185,27 @@ class Beginning:
             reason=error.message,
         )
         following = self.intended(record.id, record.attempt + 1, priority=record.priority)
+        self.hold(following)
         self._abandon(load, following)
+
+    def hold(self, load: Load) -> None:
+        """Let a load begin only once the stream has passed the catalog as it is now.
+
+        It takes the table's form from there, and events of an older form would end it again.
+        """
+        load.not_before = self._ports.catalog.insert_lsn()
+
+    def may_begin(self, load: Load) -> bool:
+        """Whether a load that is intended can begin."""
+        return self._ports.writer.end_lsn >= load.not_before
+
+    def hurry(self) -> None:
+        """Make a quiet server tell how far it is, if a load waits for nothing else."""
+        now = time.monotonic()
+        if now - self._hurried > _HURRY_S and not all(map(self.may_begin, self._loads.values())):
+            self._hurried = now
+            self._ports.catalog.flush_wal()
+            self._ports.ask_position()
 
     def cancel(self, load: Load) -> None:
         """Abandon a load of a table that stays as it is."""
@@ -217,6 +241,7 @@ class Beginning:
                     remedy="delete the topic if nobody needs it",
                 )
             else:
+                self.hold(load)
                 self._loads.setdefault(id, load)
         for id, error in refused.items():
             self._still_aside(id, error)

@@ -23,7 +23,7 @@ from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from connectors.postgres.aside import errored_records
+from connectors.postgres.aside import ended_loads, errored_records
 from connectors.postgres.capture_commands import CaptureCommands
 from connectors.postgres.capture_reports import CaptureReports
 from connectors.postgres.capture_settings import CaptureSettings, copy_settings
@@ -342,8 +342,11 @@ class Capture:
                 self._writer.abort()
         stopped, good = at.stopped, self._writer.position
         errored = errored_records(self._settings, self._records, stopped, good)
+        ended = ended_loads(errored, read_control(self._settings))
         self._writer.advance(
-            self._writer.end_lsn, self._writer.last, [record.to_key_value() for record in errored]
+            self._writer.end_lsn,
+            self._writer.last,
+            [*(r.to_key_value() for r in errored), *(r.to_key_value() for r in ended)],
         )
         if stopped.table is None:
             self._writer.write_offset()

@@ -42,6 +42,8 @@ class Load:
     replay: Replay | None = None
     #: Since when it waits for the frontier alone, monotonic seconds.
     waits_since: float | None = None
+    #: How far the stream has to be before it begins, an LSN.
+    not_before: int = 0
     #: Somebody wants it to end.
     cancelled: bool = False
     #: Why it has to begin anew.

@@ -110,7 +110,7 @@ class Loads:
         return self._reloads.any_due or any(
             load.failed is not None
             or load.cancelled
-            or load.record.state == INTENDED
+            or (load.record.state == INTENDED and self._beginning.may_begin(load))
             or (load.record.state == REPLAYING and not resting)
             for load in self._loads.values()
         )
@@ -254,6 +254,7 @@ class Loads:
             CdcError: Nothing can be copied as things are; nothing is lost.
         """
         self._reloads.look(self._loads)
+        self._beginning.hurry()
         if not self._loads:
             return
         for event in self._ports.copier.poll():
@@ -294,7 +295,8 @@ class Loads:
         intended = [load for load in self._loads.values() if load.record.state == INTENDED]
         if intended:
             self._beginning.write_intents([load for load in intended if not load.written])
-            self._beginning.begin_spooling(intended)
+        if ready := [load for load in intended if self._beginning.may_begin(load)]:
+            self._beginning.begin_spooling(ready)
             # It has to be taken after this commit.
             self._barrier = Barrier(self._ports.catalog)
         began = time.monotonic()

@@ -136,9 +136,9 @@ class Router:
         self._spooling.describe(relation.relid, message)
         self._end_route(relation.relid)
 
-    def spool(self, relid: int, topic: str) -> None:
+    def spool(self, relid: int, topic: str, table: TableId) -> None:
         """From here on, events of a relation go to a spool (too)."""
-        self._spools[relid] = SpoolRoute(topic)
+        self._spools[relid] = SpoolRoute(topic, table)
 
     def end_spool(self, relid: int) -> None:
         """From here on they do not."""
@@ -304,9 +304,7 @@ class Router:
         except LogError as error:
             if error.code != "record_too_large":
                 raise
-            relation = self._relations[relid]
-            table = TableId(relation.namespace or "pg_catalog", relation.name)
-            raise self._stopped(table, error.code, error.message) from None
+            raise self._stopped(self._spools[relid].table, error.code, error.message) from None
 
     def _update(self, route: Route, event: Update, size: int, index: int) -> None:
         encoder, relid = route.encoder, event.relid

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from cdc.batch_encoder import BatchEncoder
 from cdc.envelope import RowEncoder
+from cdc.names import TableId
 from cdc.schema import TableSchema
 from connectors.postgres.drift import AddedColumn
 from connectors.postgres.messages import Delete, Insert, Update
@@ -92,8 +93,10 @@ class SpoolRoute:
 
     Args:
         topic: The spool.
+        table: Whose load waits for it.
         described: The relation in force is in it.
     """
 
     topic: str
+    table: TableId
     described: bool = False

@@ -260,6 +260,55 @@ def test_a_row_that_no_load_can_take_waits_for_somebody(capturing):
         assert not source.control().unfinished_loads()
 
 
+def test_a_row_that_its_spool_cannot_take_ends_the_load(capturing):
+    source = capturing(["orders", "others"])
+    gate = source.make_copier
+    gate._limit = 0
+    with source.running():
+        source.wait_until(lambda: source.frontier() is not None, 20, "the first frontier")
+        source.wait_until(
+            lambda: any(load.chunks for load in source.control().unfinished_loads()), 20, "it"
+        )
+    # The smallest limit of those topics that capture writes counts for all.
+    limit_records(source, source.settings.control_topic, 20_000)
+    with source.running():
+        source.execute(
+            "insert into orders select 2, repeat('large', 10000), 1",
+            "insert into others values (2, 'goes on', 1)",
+        )
+        source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "the state")
+        gate.open_to(10**6)
+        wait_loaded(source, "others", 1)
+        source.caught_up()
+        record = record_of(source, "orders")
+        assert (record.aside, record.last_good, record.ready_from) == (WAITS, None, None)
+        assert_log_is_source(source, ["others"])
+        assert not source.control().unfinished_loads()
+
+
+def test_a_load_begins_once_the_stream_has_passed_the_form_that_the_catalog_shows(
+    capturing, monkeypatch
+):
+    source = capturing(["orders", "others"])
+    with source.running():
+        source.wait_ready()
+        source.execute("insert into orders values (1, 'good', 1)")
+        source.caught_up()
+    # All of it waits in the WAL: the catalog is far ahead of the stream.
+    source.execute("alter table orders drop name", "insert into orders values (2, 2)")
+    for n in range(8):
+        source.execute(
+            f"alter table orders add c{n} int default {n}",
+            f"insert into orders (id, n) values ({10 + n}, 1)",
+            f"insert into others values ({n}, 'x', 1)",
+        )
+    with source.running():
+        wait_loaded(source, "orders", 2)
+        source.caught_up()
+        assert_log_is_source(source, ["orders", "others"])
+        assert record_of(source, "orders").load == 2
+
+
 def test_bytes_that_are_not_utf8_set_the_table_aside(stack, topic_prefix):
     name = f"ascii_{topic_prefix.strip('.')}"
     conninfo = stack.postgres.create_database(name, "encoding 'SQL_ASCII' template template0")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import orjson
 import psycopg
 import pytest
+from cdc.codecs.policies import POLICIES
 
 from cdc import codecs
 from cdc.batch_encoder import BatchEncoder
-from cdc.codecs.policies import POLICIES
 from cdc.control import TableRecord
 from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.errors import CdcError, LakeError
