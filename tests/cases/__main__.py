@@ -9,8 +9,10 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from cdc.errors import CdcError
 from cdc.logging import configure_logging
@@ -31,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-k", default="", metavar="TEXT", help="only cases with TEXT in their name")
     parser.add_argument("--list", action="store_true", help="name the cases and end")
     parser.add_argument("--keep", action="store_true", help="keep the folders of the runs")
+    parser.add_argument("--log-only", action="store_true", help="leave Spark and the lake out")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help="runs at a time")
     options = parser.parse_args(arguments)
     try:
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.list:
             print("\n".join(file.stem for file in files))
             return 0
-        outcomes = _run(files, options.at_once, keep=options.keep)
+        outcomes = _run(files, options)
     except (BadCase, CdcError) as problem:
         print(problem, file=sys.stderr)
         return 2
@@ -47,23 +50,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _run(files: Sequence[Path], at_once: int, *, keep: bool) -> list[Outcome]:
+def _run(files: Sequence[Path], options: argparse.Namespace) -> list[Outcome]:
     folder = Path(tempfile.mkdtemp(prefix="cdc-cases-"))
     try:
-        with (folder / "apply.log").open("w") as log, open_stack(folder / "stack") as stack:
+        with (
+            (folder / "apply.log").open("w") as log,
+            open_stack(folder / "stack") as stack,
+            nullcontext() if options.log_only else _session() as spark,
+        ):
             configure_logging("cases", stream=log)
-            spark = build_session("local[2]", "2g", _SPARK)
-            try:
-                return run_cases(
-                    files, stack, spark, folder, lambda one: print(one, flush=True), at_once
-                )
-            finally:
-                spark.stop()
+            return run_cases(files, stack, spark, folder, _tell, options.at_once)
     finally:
-        if keep:
+        if options.keep:
             print(f"kept: {folder}", file=sys.stderr)
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _session() -> Iterator[Any]:
+    spark = build_session("local[2]", "2g", _SPARK)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _tell(outcome: Outcome) -> None:
+    print(outcome, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from cdc.daemon.backoff import BackOffPolicy
 from cdc.daemon.channel import CHANNEL_VARIABLE
 from connectors.postgres import source_watch
 
-#: The watch of what the stream never tells looks every 30 s; that is too long to wait for here.
-WATCH_SECONDS: Final = 1.0
+#: The watch of what the stream never tells looks every 30 s: too long where one waits for it.
+_OFTEN_SECONDS: Final = 1.0
 _FOR_GOOD: Final = (capture_child.REFUSED, capture_child.SOURCE_STOPPED)
 _PR_SET_PDEATHSIG: Final = 1
 # Of multiprocessing's processes, whose state several threads must not ask for at once.
@@ -41,13 +41,15 @@ class CaptureProcess:
     Args:
         config: The project's cdc.yaml.
         source: Its source.
+        often: The watch looks every second.
     """
 
-    def __init__(self, config: Path, source: str) -> None:
+    def __init__(self, config: Path, source: str, *, often: bool) -> None:
         self._config, self._source = config, source
         self._log = config.with_name("capture.log")
         self._looks = config.with_name("looks")
         self._looks.touch()
+        self._often = often
         self._process: Any = None
         self._policy = BackOffPolicy()
         self._failures = 0
@@ -62,7 +64,7 @@ class CaptureProcess:
             return
         process = _CONTEXT.Process(
             target=run_capture,
-            args=(str(self._config), self._source, str(self._log), str(self._looks)),
+            args=(self._config, self._source, self._log, self._looks if self._often else None),
             daemon=True,
         )
         with _LOCK:
@@ -105,7 +107,7 @@ class CaptureProcess:
         return self._process is not None and _exit_code(self._process) is None
 
     def looks(self) -> int:
-        """How often it has looked at what the stream never tells, over all its lives."""
+        """How often the watch has looked, over all its lives, when it looks often."""
         return self._looks.stat().st_size
 
     def last_words(self) -> dict[str, Any] | None:
@@ -128,27 +130,28 @@ def _exit_code(process: Any) -> int | None:
     return code
 
 
-def run_capture(config: str, source: str, log: str, looks: str) -> None:
+def run_capture(config: Path, source: str, log: Path, looks: Path | None) -> None:
     """The process: ``cdc.daemon.capture_child``, its output in a file."""
     _die_with_parent()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for number in (1, 2):
         os.dup2(output, number)
     os.environ.pop(CHANNEL_VARIABLE, None)
-    _look_often(looks)
-    sys.exit(capture_child.main(["--config", config, "--source", source]))
+    if looks is not None:
+        _look_often(looks)
+    sys.exit(capture_child.main(["--config", str(config), "--source", source]))
 
 
-def _look_often(looks: str) -> None:
+def _look_often(looks: Path) -> None:
     """Shorten the watch's interval, and leave a mark after each look."""
-    source_watch._EVERY_S = WATCH_SECONDS  # type: ignore[misc]
+    source_watch._EVERY_S = _OFTEN_SECONDS  # type: ignore[misc]
     look = source_watch.SourceWatch.look
 
     def marked(self: source_watch.SourceWatch) -> None:
         try:
             look(self)
         finally:
-            with Path(looks).open("ab") as file:
+            with looks.open("ab") as file:
                 file.write(b".")
 
     source_watch.SourceWatch.look = marked  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from cdc.names import TableId
 
 PUBLICATION: Final = "corpus_pub"
 _LONGEST_CELL: Final = 200
+_ALTERS: Final = re.compile(r"\b(alter|create|drop|refresh|truncate)\b", re.IGNORECASE)
 _NOT_SENT: Final = "not on the wire: "
 
 #: Text, NULL, or (for a long text) its length and hash.
@@ -147,6 +149,15 @@ class Case:
     must_name: tuple[str, ...]
     from_log: bool
     events: tuple[Event, ...] | None
+
+    @property
+    def alters(self) -> bool:
+        """Whether its stream may do what only the catalog shows."""
+        return any(
+            isinstance(statement, str) and _ALTERS.search(statement)
+            for item in self.stream
+            for statement in statements_of(item)
+        )
 
     @property
     def two_phase(self) -> bool:

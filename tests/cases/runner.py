@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -69,7 +69,7 @@ def run_cases(
     Args:
         files: Of the cases.
         stack: The servers.
-        spark: The session.
+        spark: The session; None: the lake is left out, queries answer from the log.
         folder: For what the runs write.
         tell: Told of each case when it is done.
         at_once: Runs at the same time.
@@ -98,16 +98,16 @@ def run_cases(
             cases.append(case)
     _set_server(stack.postgres, cases)
     prefix = f"cases-{uuid.uuid4().hex[:8]}."
-    lake_folder = folder / "lake"
-    with (
-        hold_lake_lock(lake_folder) as lock,
-        LakeSide(spark, stack.bootstrap, prefix, lake_folder) as lake,
-        ThreadPoolExecutor(at_once, thread_name_prefix="case") as pool,
-    ):
-        lock.record_jvm(jvm_pid(spark))
+    with ExitStack() as cleanup:
+        lake = None
+        if spark is not None:
+            lock = cleanup.enter_context(hold_lake_lock(folder / "lake"))
+            lock.record_jvm(jvm_pid(spark))
+            lake = LakeSide(spark, stack.bootstrap, prefix, folder / "lake")
+            cleanup.enter_context(lake)
+        pool = cleanup.enter_context(ThreadPoolExecutor(at_once, thread_name_prefix="case"))
         admin = AdminClient({"bootstrap.servers": stack.bootstrap})
-        place = Place(stack, lake, folder, prefix, admin)
-        _run_all(cases, place, pool, done)
+        _run_all(cases, Place(stack, lake, folder, prefix, admin), pool, done)
     return outcomes
 
 

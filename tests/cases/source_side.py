@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, Final
 
 import psycopg
@@ -39,6 +40,14 @@ _CANONICAL: Final = {
 }
 
 
+class SlotState(Enum):
+    """What becomes of a replication slot."""
+
+    BEING_MADE = "being made"
+    IDLE = "idle"
+    READ = "read"
+
+
 class SourceSide:
     """A case's database, with the two sessions that its statements run in.
 
@@ -56,10 +65,12 @@ class SourceSide:
         encoding = "SQL_ASCII" if case.encoding == "SQL_ASCII" else "UTF8"
         self._main = _session(conninfo, encoding)
         self._second = _session(conninfo, encoding)
+        # Beside the case's own sessions, whose settings and transactions are its own.
+        self._watching = _session(conninfo, "UTF8")
 
     def close(self) -> None:
         """Let go of the sessions."""
-        for session in (self._main, self._second):
+        for session in (self._main, self._second, self._watching):
             session.close()
 
     # --- before capture ---
@@ -102,9 +113,23 @@ class SourceSide:
 
         Not the insert position, which at a page's border lies beyond the newest record.
         """
-        row = self._main.execute("select pg_current_wal_flush_lsn()::text").fetchone()
+        row = self._watching.execute("select pg_current_wal_flush_lsn()::text").fetchone()
         assert row is not None
         return parse_lsn(row[0])
+
+    def slot(self, name: str) -> SlotState | None:
+        """What a slot is at; None: there is none."""
+        row = self._watching.execute(
+            "select confirmed_flush_lsn is not null, active from pg_replication_slots"
+            " where slot_name = %s",
+            (name,),
+        ).fetchone()
+        if row is None:
+            return None
+        made, active = row
+        if not made:
+            return SlotState.BEING_MADE
+        return SlotState.READ if active else SlotState.IDLE
 
     def _run_concurrent(self, item: Concurrent) -> None:
         for _ in range(item.repeat):

@@ -1,8 +1,8 @@
 """One run of a case: its database, its capture process, its log, and what came of it.
 
-Every case is run in two ways. PLAIN: capture runs through; the replica is built in one batch and
-then rebuilt from offset zero. KILLED: capture is killed and started again between the items of
-the stream, and the replica is built from the load and then merged with what came after it.
+Every case is run in two ways. PLAIN: capture runs through; the replica is built from the load,
+merged with what came after it, and rebuilt from offset zero. KILLED: capture is killed and
+started again between the items of the stream, and queries answer from the log.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.cases.lake_side import LakeSide
 from tests.cases.log_side import LogSide, LogView
 from tests.cases.problem import CaseProblem
 from tests.cases.project import PROJECT, chosen_tables, write_project
-from tests.cases.source_side import SourceSide, create_database, drop_database
+from tests.cases.source_side import SlotState, SourceSide, create_database, drop_database
 from tests.cases.verdict import Findings, Verdict, refused
 from tests.support.stack import Stack
 
 _WAIT_SECONDS: Final = 120.0
-_POLL_SECONDS: Final = 0.1
+_POLL_SECONDS: Final = 0.2
 #: Looks of the watch after which it has told, and had a load begun for, what it saw.
 _LOOKS: Final = 3
 
@@ -49,14 +49,14 @@ class Place:
 
     Args:
         stack: The servers.
-        lake: Of all cases.
+        lake: Of all cases; None: nothing but the log is looked at.
         folder: For what a run writes.
         prefix: Of the topics.
         admin: Of the broker.
     """
 
     stack: Stack
-    lake: LakeSide
+    lake: LakeSide | None
     folder: Path
     prefix: str
     admin: AdminClient
@@ -112,14 +112,14 @@ class Trial:
             conninfo=conninfo,
             bootstrap=place.stack.bootstrap,
             prefix=place.prefix,
-            lake=place.lake.folder,
+            lake=place.folder / "lake",
             tables=chosen_tables(self._case, conninfo),
         )
         self._log = cleanup.enter_context(
             LogSide(place.stack.bootstrap, place.prefix, self._source)
         )
         cleanup.callback(self._remove_topics)
-        self._capture = CaptureProcess(self._config, self._source)
+        self._capture = CaptureProcess(self._config, self._source, often=self._case.alters)
         cleanup.callback(self._capture.kill)
 
     def _remove_topics(self) -> None:
@@ -138,18 +138,22 @@ class Trial:
         began = self._start()
         if began is None:
             return refused(self._case, self._capture)
+        lake = self._place.lake
         if self._mode is Mode.KILLED:
-            self._place.lake.apply(self._source)
             self._stream_and_kill()
         else:
+            if lake is not None:
+                lake.apply(self._source)
             for item in self._case.stream:
                 self._side.run_item(item)
         view = self._settle()
         # What it was has been read; nothing may lock the source's tables from here on.
         self._capture.kill()
         findings = Findings(self._case, self._capture, self._side, self._log, began, view)
-        verdict = Verdict(findings, self._place.lake, self._source, self._config)
-        return verdict.of_plain() if self._mode is Mode.PLAIN else verdict.of_killed()
+        verdict = Verdict(findings, self._source, self._config)
+        if lake is None or self._mode is Mode.KILLED:
+            return verdict.of_log()
+        return verdict.of_lake(lake)
 
     def _start(self) -> LogView | None:
         """Start capture and wait until it streams; None: it refuses to."""
@@ -210,6 +214,8 @@ class Trial:
 
     def _may_change(self, view: LogView) -> bool:
         """Whether the watch may still have something to tell, or to mend."""
+        if not self._case.alters:
+            return False
         known = all(table.id in view.tables for table in self._case.tables)
         return not self._case.from_log or not known or bool(view.aside)
 
@@ -224,26 +230,15 @@ class Trial:
 
     def _start_asked(self) -> bool:
         """The slot is being made."""
-        return bool(self._slots("true"))
+        return self._side.slot(self._slot) is not None
 
     def _streaming(self) -> bool:
         """Capture reads the slot, and all tables are loaded or set aside."""
-        if not self._capture.running or not self._slots(
-            "active and confirmed_flush_lsn is not null"
-        ):
+        read = self._side.slot(self._slot) is SlotState.READ
+        if not self._capture.running or not read:
             return False
         view = self._log.view()
         return view is not None and not view.loading
-
-    def _slots(self, condition: str) -> int:
-        with psycopg.connect(**self._place.stack.postgres.conninfo()) as connection:
-            row = connection.execute(
-                f"select count(*) from pg_replication_slots where slot_name = %s and {condition}",
-                (self._slot,),
-            ).fetchone()
-        assert row is not None
-        count: int = row[0]
-        return count
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait; what capture ends for by itself ends the wait, too."""

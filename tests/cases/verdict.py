@@ -66,36 +66,32 @@ class Verdict:
 
     Args:
         findings: Of the run.
-        lake: Where replicas are built.
         source: The source's name.
         config: The project's cdc.yaml.
     """
 
-    def __init__(self, findings: Findings, lake: LakeSide, source: str, config: Path) -> None:
+    def __init__(self, findings: Findings, source: str, config: Path) -> None:
         self._found = findings
-        self._lake = lake
         self._source = source
         self._config = config
         self._problems: list[str] = []
         self._lake_errors: dict[str, CdcError] = {}
 
-    def of_plain(self) -> list[str]:
-        """Query before there is a replica, then the replica, the events, and a rebuild."""
+    def of_log(self) -> list[str]:
+        """The answer of a query, and the events."""
         tables = self._ready()
         self._each("query", tables, self._query)
-        self._lake_errors = self._lake.apply(self._source)
-        self._each("replica", tables, self._replica)
         self._check_events()
-        if self._found.case.from_log and not self._problems:
-            self._each("rebuilt", tables, self._rebuilt)
         return self._problems
 
-    def of_killed(self) -> list[str]:
-        """The replica, merged with what came after the load, and the events."""
+    def of_lake(self, lake: LakeSide) -> list[str]:
+        """The replica, merged with what came after the load; the events; and a rebuild."""
         tables = self._ready()
-        self._lake_errors = self._lake.apply(self._source)
-        self._each("replica", tables, self._replica)
+        self._lake_errors = lake.apply(self._source)
+        self._each("replica", tables, lambda table: self._replica(lake, table))
         self._check_events()
+        if self._found.case.from_log and not self._problems:
+            self._each("rebuilt", tables, lambda table: self._rebuilt(lake, table))
         return self._problems
 
     # --- tables ---
@@ -149,16 +145,16 @@ class Verdict:
         texts = (n for n, t in zip(answer.columns, answer.types, strict=True) if t == "VARCHAR")
         return Derived(tuple(answer.columns), frozenset(texts), answer.rows)
 
-    def _replica(self, table: TableId) -> Derived | None:
+    def _replica(self, lake: LakeSide, table: TableId) -> Derived | None:
         error = self._lake_errors.get(f"{self._source}.{table}")
         if error is not None:
             raise error
-        found = self._lake.replica(self._source, table)
+        found = lake.replica(self._source, table)
         return None if found is None else _derived(found)
 
-    def _rebuilt(self, table: TableId) -> Derived | None:
-        self._lake.rebuild(self._source, table)
-        return self._replica(table)
+    def _rebuilt(self, lake: LakeSide, table: TableId) -> Derived | None:
+        lake.rebuild(self._source, table)
+        return self._replica(lake, table)
 
     # --- the log ---
 

@@ -40,7 +40,10 @@ def _value(column, value):
 def write_replica(
     lake, source, schema, rows, position, topic_id, *, ends=None, epoch=0, age_days=0
 ):
-    """The replica of a table at a position; without ``ends`` its note is of another position."""
+    """The replica of a table at a position; without ``ends`` its note is of another position.
+
+    ``rows`` are as for ``replica_table``, or such a table.
+    """
     app = AppId(source, topic_id, epoch=epoch)
     folder = lake_folder(str(lake), source, schema.schema, schema.table)
     written_us = time.time_ns() // 1000 - age_days * 86_400_000_000
@@ -48,7 +51,7 @@ def write_replica(
     note = CommitNote(noted, written_us, ends or {}, "apply", written_us // 1000).to_json()
     write_deltalake(
         folder,
-        replica_table(schema, rows),
+        rows if isinstance(rows, pa.Table) else replica_table(schema, rows),
         commit_properties=CommitProperties(
             custom_metadata={"userMetadata": note},
             app_transactions=[Transaction(str(app), position.lsn)],

@@ -92,8 +92,8 @@ sources:
 
     # --- replicas and their corruption ---
 
-    def write_replica(self, table):
-        """A replica with what the log holds of a table now."""
+    def write_replica(self, table, rows=None):
+        """A replica with what the log holds of a table now, or with other rows."""
         id, view = TableId("public", table), self.capturing.frontier()
         control = self.capturing.control()
         record = control.tables[id]
@@ -101,10 +101,10 @@ sources:
             self.lake,
             "shop",
             control.schema_at(id, record.load, view.position),
-            self.capturing.state(table),
+            self.capturing.state(table) if rows is None else rows,
             view.position,
             record.topic_id,
-            ends=view.ends[record.topic],
+            ends=view.ends.get(record.topic, {}),
         )
 
     def replace_replica(self, table):
