@@ -104,6 +104,7 @@ class TableRecord(_Record):
         pub_rel: oid and xmin of the table's row in pg_publication_rel.
         aside: When Errored while the source goes on without it: ``reload`` or ``wait``, see
             ``cdc.states``; None: the source itself is stopped.
+        enums: Labels of the enums in its columns by their OIDs in pg_enum, as rows have them.
     """
 
     id: TableId
@@ -120,6 +121,7 @@ class TableRecord(_Record):
     filenode: int | None = None
     pub_rel: dict[str, int] | None = None
     aside: str | None = None
+    enums: dict[str, str] | None = None
 
     _positions: ClassVar[tuple[str, ...]] = ("ready_from", "last_good")
     _in_key: ClassVar[tuple[str, ...]] = ("id",)

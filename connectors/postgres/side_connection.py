@@ -48,6 +48,26 @@ _ADDED = f"""
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 """  # noqa: S608  (put together from constants)
 
+# Labels of all enums that values of a table's columns can have, wherever in them.
+_ENUMS = """
+    (WITH RECURSIVE parts AS (
+         SELECT a.atttypid AS type FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         UNION
+         SELECT next.type FROM parts
+         JOIN pg_type t ON t.oid = parts.type
+         CROSS JOIN LATERAL (
+             SELECT t.typelem AS type WHERE t.typelem <> 0
+             UNION ALL SELECT t.typbasetype WHERE t.typbasetype <> 0
+             UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid = r.rngtypid
+             UNION ALL SELECT a.atttypid FROM pg_attribute a
+                       WHERE t.typrelid <> 0 AND a.attrelid = t.typrelid
+                         AND a.attnum > 0 AND NOT a.attisdropped
+         ) next
+     )
+     SELECT jsonb_object_agg(e.oid::bigint, e.enumlabel)
+     FROM pg_enum e WHERE e.enumtypid IN (SELECT type FROM parts))
+"""
 _IDENTITIES = f"""
     SELECT c.oid::bigint, {_FILE},
            coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
@@ -56,7 +76,8 @@ _IDENTITIES = f"""
                                                a.atthasmissing)
                              ORDER BY a.attnum)
             FROM pg_attribute a
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE})
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE}),
+           {_ENUMS}
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_publication pub ON pub.pubname = %(publication)s::text
@@ -166,6 +187,7 @@ class SideConnection:
                 logged=row[6],
                 identity=row[7],
                 columns=tuple(SeenColumn(*column) for column in row[8] or ()),
+                enums=row[9] or {},
             )
             for row in rows
         }

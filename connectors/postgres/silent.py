@@ -9,8 +9,9 @@ that no event has told.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cdc.control import TableRecord
 from cdc.names import TableId
 from cdc.schema import TableSchema
 
@@ -45,6 +46,7 @@ class TableIdentity:
         logged: Its changes are in the WAL.
         identity: Its replica identity.
         columns: Its columns on the wire, in order.
+        enums: As ``TableRecord.enums``.
     """
 
     filenode: int
@@ -53,6 +55,7 @@ class TableIdentity:
     logged: bool
     identity: str
     columns: tuple[SeenColumn, ...]
+    enums: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,17 @@ class SilentChange:
     reason: str
 
 
-def silent_change(schema: TableSchema, now: TableIdentity) -> SilentChange | None:
+def silent_change(
+    schema: TableSchema, record: TableRecord, now: TableIdentity
+) -> SilentChange | None:
     """What the stream has not told of a table, if anything that its derived table needs.
 
     New columns that are NULL in every row need nothing until an event has them.
+
+    Args:
+        schema: The newest one that the stream has shown.
+        record: What was recorded of the table when it was last as it should be.
+        now: How it is.
     """
     if now.identity != schema.identity:
         return SilentChange("identity_changed", "the replica identity was changed")
@@ -106,6 +116,19 @@ def silent_change(schema: TableSchema, now: TableIdentity) -> SilentChange | Non
                 f"column {seen.name} was added with a default: rows that were there before hold a "
                 "value that no event tells",
             )
+    if len(now.columns) > len(known) and record.filenode not in (None, now.filenode):
+        return SilentChange(
+            "table_rewritten",
+            "columns were added and the table rewritten: rows that were there before may hold a "
+            "value that no event tells",
+        )
+    before = record.enums or {}
+    if any(before.get(oid, label) != label for oid, label in now.enums.items()):
+        return SilentChange(
+            "enum_renamed",
+            "a label of an enum was renamed: rows that were there before hold the new one, and no "
+            "event tells",
+        )
     return None
 
 

@@ -125,7 +125,8 @@ class SourceWatch:
         for id, now in found.items():
             if id in loading:
                 continue  # compared by each chunk
-            change = silent_change(schemas[id], now) or self._partitions_changed(id, now)
+            change = silent_change(schemas[id], self._records[id], now)
+            change = change or self._partitions_changed(id, now)
             if change is not None:
                 self._suspect(id, now, change)
                 continue
@@ -141,8 +142,9 @@ class SourceWatch:
         self._good[id] = self._writer.position
         self._side.filenodes[schema.relid] = now.filenode
         record = self._records[id]
-        if record.filenode != now.filenode:
-            changed = dataclasses.replace(record, filenode=now.filenode)
+        enums = dict(now.enums) or None
+        if (record.filenode, record.enums) != (now.filenode, enums):
+            changed = dataclasses.replace(record, filenode=now.filenode, enums=enums)
             self._records[id] = changed
             self._router.control.append(changed.to_key_value())
 

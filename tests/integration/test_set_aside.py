@@ -170,6 +170,11 @@ SILENT = {
     "retyped": ("alter table {t} alter n type text",),
     # Of equal name and type, at the same place: only the catalog's number tells.
     "replaced": ("alter table {t} drop n, add n numeric(10,2) not null default 0",),
+    "rewritten": (
+        "alter table {t} add d float8 default random()",
+        "alter table {t} alter d drop default",
+    ),
+    "enum_renamed": ("alter type mood rename value 'sad' to 'blue'",),
     "swapped": (
         "alter table {t} rename to {t}_old",
         CREATE,
@@ -182,10 +187,17 @@ SILENT = {
 def test_changes_that_no_event_tells_of_are_found_in_the_catalog(capturing, monkeypatch):
     monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.3)
     source = capturing([*SILENT, "others"])
+    source.execute(
+        "create type mood as enum ('sad', 'happy')",
+        "create domain moods as mood[]",
+        "alter table enum_renamed add m moods default '{sad,happy}'",
+    )
     with source.running():
         source.wait_ready(60)
         for table in SILENT:
             source.execute(f"insert into {table} values (1, 'before', 1), (2, 'before', 2)")
+        # A new label changes nothing of the rows.
+        source.execute("alter type mood add value 'calm'")
         source.caught_up()
         for table, statements in SILENT.items():
             source.transaction(*(statement.format(t=table) for statement in statements))
