@@ -8,7 +8,8 @@ Imports deltalake only, for ``cdc query`` starts here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,6 +95,8 @@ class CommitNote:
         ends: Partition to next offset of the table's topic, as of the position.
         kind: ``apply``, ``rebuild``, ``restore`` or ``upkeep``.
         log_ms: When the broker took in the frontier record of the position, ms since 1970 UTC.
+        out_of_range: Column to number of values that its Delta type could not hold and that were
+            replaced by its policy, since the replica was built.
     """
 
     position: Position
@@ -101,19 +104,21 @@ class CommitNote:
     ends: dict[int, int]
     kind: str
     log_ms: int | None = None
+    out_of_range: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The userMetadata."""
-        return orjson.dumps(
-            {
-                "v": 1,
-                "position": str(self.position),
-                "commit_us": self.commit_us,
-                "ends": {str(p): end for p, end in sorted(self.ends.items())},
-                "kind": self.kind,
-                "log_ms": self.log_ms,
-            }
-        ).decode()
+        note: dict[str, Any] = {
+            "v": 1,
+            "position": str(self.position),
+            "commit_us": self.commit_us,
+            "ends": {str(p): end for p, end in sorted(self.ends.items())},
+            "kind": self.kind,
+            "log_ms": self.log_ms,
+        }
+        if self.out_of_range:
+            note["out_of_range"] = dict(self.out_of_range)
+        return orjson.dumps(note).decode()
 
     @classmethod
     def from_json(cls, text: str | None) -> CommitNote | None:
@@ -128,6 +133,7 @@ class CommitNote:
                 {int(p): int(end) for p, end in raw["ends"].items()},
                 str(raw["kind"]),
                 raw.get("log_ms"),
+                {str(name): int(count) for name, count in raw.get("out_of_range", {}).items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError, LogError):
             return None
@@ -159,6 +165,11 @@ class Replica:
     def ends(self) -> dict[int, int] | None:
         """Where in the topic the position lies: the start of the next range, as a hint."""
         return None if self.note is None else self.note.ends
+
+    @property
+    def out_of_range(self) -> Mapping[str, int]:
+        """As of ``CommitNote``."""
+        return {} if self.note is None else self.note.out_of_range
 
 
 def open_replica(

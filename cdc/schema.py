@@ -10,6 +10,10 @@ from cdc.errors import LogError
 from cdc.names import TableId
 from cdc.position import Position
 
+#: What becomes of a value that a column's Delta type cannot hold: the nearest one that it can
+#: (NULL where there is none), NULL, its text in a column of text, or an error.
+CLAMP, NULL, STRING, ERROR = "clamp", "null", "string", "error"
+
 
 @dataclass(frozen=True, slots=True)
 class WireType:
@@ -42,6 +46,7 @@ class Column:
         not_null: Whether the column is declared NOT NULL.
         default: The default's expression as text, or None.
         wire: What a domain or an array comes to; None for every other type.
+        policy: How a replica holds values that its type cannot; of cdc.yaml, not of the record.
     """
 
     id: int
@@ -52,6 +57,7 @@ class Column:
     not_null: bool
     default: str | None = None
     wire: WireType | None = None
+    policy: str = CLAMP
 
     @property
     def resolved(self) -> WireType:

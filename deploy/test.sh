@@ -29,11 +29,19 @@ summary() {
     printf 'all passed\n'
 }
 
-# Waits for the run in the background, and shows what it said.
-behind() {
-    wait "$background"
+# Starts a run of pytest in the background: beside NAME pytest-arguments…
+beside() {
+    local name=$1
+    shift
+    .venv/bin/pytest "$@" "${options[@]}" >"$logs/$name" 2>&1 &
+    running[$name]=$!
+}
+
+# Waits for a run in the background, and shows what it said.
+end_of() {
+    wait "${running[$1]}"
     local code=$?
-    cat "$log"
+    cat "$logs/$1"
     selected $code
 }
 
@@ -47,6 +55,16 @@ selected() {
     [[ $1 -eq 0 || ($1 -eq 5 && ${#options[@]} -gt 0) ]]
 }
 
+clean_up() {
+    for process in "${running[@]}"; do
+        kill "$process" 2>/dev/null
+    done
+    rm -rf "$logs"
+}
+
+declare -A running
+logs=$(mktemp -d)
+trap clean_up EXIT
 options=("$@")
 
 # Nothing of the rest can run without it.
@@ -56,12 +74,12 @@ stages+=("$(printf '%-14s %5d s  ok' setup "$SECONDS")")
 stage lint .venv/bin/ruff check .
 stage format .venv/bin/ruff format --check .
 stage types .venv/bin/mypy
-# Most of these tests wait most of the time, so two runs share the machine. Each has one Postgres,
-# one broker and one Spark session for all tests that need no more than that.
-log=$(mktemp)
-.venv/bin/pytest tests/pipeline tests/faults "${options[@]}" >"$log" 2>&1 &
-background=$!
-trap 'kill "$background" 2>/dev/null; rm -f "$log"' EXIT
-stage tests here tests/unit tests/properties tests/integration
-stage pipelines behind
+# These tests wait half of the time, so three runs share the machine: those that share one Spark
+# session; those that start whole pipelines, with a Spark of their own; and the rest. Each run has
+# one Postgres and one broker for all its tests that need no more than that.
+beside spark tests -m spark
+beside pipelines tests/pipeline tests/faults -m 'not spark'
+stage tests here tests/unit tests/properties tests/integration -m 'not spark'
+stage spark end_of spark
+stage pipelines end_of pipelines
 summary

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
 from pyspark.sql import SparkSession
 
+from cdc.codecs import TypePolicies
 from cdc.errors import CdcError
 from cdc.failpoints import failpoint
 from cdc.lake import AppId, Replica, open_replica
@@ -59,6 +61,7 @@ class TableResult:
         seconds: Time it took.
         error: Why it failed.
         more: Whether the next pass has something to do at once.
+        out_of_range: As of ``CommitNote``.
     """
 
     table: str
@@ -73,6 +76,7 @@ class TableResult:
     seconds: float = 0.0
     error: CdcError | None = None
     more: bool = False
+    out_of_range: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class ApplySettings:
         most_bytes: Most memory that it takes for that, per table.
         few_keys: Most keys that are overwritten by literals rather than merged.
         history: The log's history window, seconds.
+        policies: Source and table to what cdc.yaml says of its columns' types.
     """
 
     lake: str
@@ -94,6 +99,7 @@ class ApplySettings:
     most_bytes: int = MOST_BYTES
     few_keys: int = FEW_KEYS
     history: float = 7 * 86_400.0
+    policies: Callable[[str, TableId], TypePolicies] = lambda source, table: TypePolicies()
 
 
 class Applier:
@@ -144,7 +150,7 @@ class Applier:
         """
         results: list[TableResult] = []
         for source in sources:
-            state = read_log_state(self._reader, source)
+            state = self.log_state(self._reader, source)
             if state is None:
                 continue
             tables = sorted(
@@ -178,6 +184,10 @@ class Applier:
         session, reader = self.worker()
         settings = self.settings
         return Builder(session, self.address, reader, settings.small_range, settings.most_bytes)
+
+    def log_state(self, reader: LogReader, source: str) -> LogState | None:
+        """A source's log as it is now."""
+        return read_log_state(reader, source, partial(self.settings.policies, source))
 
     # --- inside ---
 
@@ -242,7 +252,7 @@ class Applier:
                 replica,
                 plan.layout,
                 batch,
-                Commit(app, plan.note("apply")),
+                Commit(app, plan.note("apply", batch.out_of_range)),
                 truncated=plan.bounds.truncated,
                 few_keys=settings.few_keys,
             )
@@ -311,6 +321,7 @@ class Applier:
             plan.commit_us,
             seconds,
             more=behind > 0,
+            out_of_range={} if replica is None else replica.out_of_range,
         )
 
     def _failed(
@@ -334,6 +345,7 @@ class Applier:
             commit_us=None if note is None else note.commit_us,
             seconds=time.monotonic() - started,
             error=error,
+            out_of_range={} if replica is None else replica.out_of_range,
         )
 
     def _current(
@@ -369,6 +381,7 @@ class Applier:
             version,
             commit_us=state.view.record.max_commit_us,
             seconds=time.monotonic() - started,
+            out_of_range=replica.out_of_range,
         )
 
 

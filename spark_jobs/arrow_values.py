@@ -11,15 +11,17 @@ import binascii
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from cdc import codecs
 from cdc.envelope import parse_record
 from cdc.errors import LogError
 from cdc.fold import Outcome
 from cdc.position import Position
-from spark_jobs.fold_small import outcome_table
+from spark_jobs.fold_small import OutOfRange, outcome_table
 from spark_jobs.layout import Layout
 
 _TOMBSTONE: Final = b'{"op":"d"}'
@@ -75,7 +77,16 @@ class ArrowValues:
         self._topic = topic
         self._fields = layout.arrow_schema(gone=True)
         self._columns = [self._fields.field(i) for i in range(len(layout.schema.columns))]
-        row = pa.struct([pa.field(f.name, _json_type(f.type)) for f in self._columns])
+        #: Text that is not the JSON value itself: by Python, column index to converter.
+        self._texts = {
+            i: convert
+            for i, column in enumerate(layout.schema.columns)
+            if codecs.delta_type(column) == "STRING"
+            and (convert := codecs.from_json(column)) is not codecs.same
+        }
+        self._read = [i for i in range(len(self._columns)) if i not in self._texts]
+        read = (self._columns[i] for i in self._read)
+        row = pa.struct([pa.field(f.name, _json_type(f.type)) for f in read])
         self._envelope = pa.schema([pa.field("op", pa.string()), pa.field("after", row)])
         simple = layout.simple_key
         self._key_index = None
@@ -84,11 +95,12 @@ class ArrowValues:
             kind = _json_type(self._columns[self._key_index].type)
             self._key_schema = pa.schema([pa.field(simple.name, kind)])
 
-    def table(self, records: Sequence[Newest]) -> Any:
+    def table(self, records: Sequence[Newest], far: list[OutOfRange] | None = None) -> Any:
         """One row per record, in the replica's columns and ``_cdc_gone``.
 
         Args:
             records: Whole rows: none of them has unsent columns.
+            far: As for ``outcome_table``.
 
         Raises:
             LakeError: ``value_out_of_range``, naming table and column.
@@ -97,7 +109,7 @@ class ArrowValues:
         try:
             return self._by_arrow(records)
         except (_Refused, pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
-            return self._one_by_one(records)
+            return self._one_by_one(records, far)
 
     # --- inside ---
 
@@ -110,7 +122,8 @@ class ArrowValues:
         fine = pc.equal(creates, after.is_valid())
         if not pc.all(pc.and_(pc.fill_null(known, False), fine)).as_py():
             raise _Refused
-        found = after.flatten()
+        found = dict(zip(self._read, after.flatten(), strict=True))
+        found |= self._converted(records)
         columns = []
         for index, field in enumerate(self._columns):
             if index == self._key_index:
@@ -126,7 +139,26 @@ class ArrowValues:
         columns.append(pc.invert(creates))
         return pa.Table.from_arrays(columns, schema=self._fields)
 
-    def _one_by_one(self, records: Sequence[Newest]) -> Any:
+    def _converted(self, records: Sequence[Newest]) -> dict[int, Any]:
+        """Values of the columns that Arrow cannot make."""
+        if not self._texts:
+            return {}
+        rows = [None if r.value is None else orjson.loads(r.value)["after"] for r in records]
+        names = self._layout.schema.column_names
+        return {
+            index: pa.array(
+                [
+                    None
+                    if row is None or (value := row.get(names[index])) is None
+                    else convert(value)
+                    for row in rows
+                ],
+                pa.string(),
+            )
+            for index, convert in self._texts.items()
+        }
+
+    def _one_by_one(self, records: Sequence[Newest], far: list[OutOfRange] | None = None) -> Any:
         outcomes = {}
         for r in records:
             headers = [("cdc.position", r.position), ("cdc.schema", r.version)]
@@ -135,7 +167,7 @@ class ArrowValues:
             if parsed.op in _CREATES and not isinstance(row, dict):
                 raise bad_record(self._topic, r.partition, r.offset)
             outcomes[r.key] = Outcome(row, Position.parse(r.position.decode()))
-        return outcome_table(self._layout, outcomes, None)
+        return outcome_table(self._layout, outcomes, None, far)
 
 
 def _json_type(kind: Any) -> Any:

@@ -104,6 +104,5 @@ def _marked(kind: str, first: int, second: int, layout: Layout) -> CdcError:
         f"column {column.name} ({column.type}) holds a value that Delta type "
         f"{codecs.delta_type(column)} cannot hold",
         table=layout.table,
-        remedy="change the value at the source (infinity, NaN, BC and years above 9999 have no "
-        "exact form in this Delta type)",
+        remedy=codecs.OUT_OF_RANGE_REMEDY,
     )

@@ -12,6 +12,7 @@ from spark_jobs.base import BaseRows
 from spark_jobs.failures import fail_if
 from spark_jobs.layout import Layout, quote
 from spark_jobs.records import AFTER, CREATES, KEY, OFFSET, OP, POSITION, UNCHANGED
+from spark_jobs.texts import JSON_OPTIONS, json_text
 from spark_jobs.values import text_struct, typed
 
 _HELD = "_cdc_b_held"
@@ -38,7 +39,7 @@ def complete_columns(
         layout: The replica's columns.
         base: The replica at the start of the range; None: nothing can be inherited.
     """
-    found = _per_column(_without_copies(history), columns)
+    found = _per_column(_without_copies(history), columns, layout)
     rows = lacking.join(found, KEY)
     if base is not None:
         held = base.frame().select(
@@ -62,13 +63,13 @@ def _without_copies(history: DataFrame) -> DataFrame:
     )
 
 
-def _per_column(history: DataFrame, columns: Sequence[str]) -> DataFrame:
+def _per_column(history: DataFrame, columns: Sequence[str], layout: Layout) -> DataFrame:
     """Per key and column: what carries it last (v), the first after (f), first re-read (r)."""
     at = f.struct(f.col(POSITION).alias("p"), f.col(CREATES).alias("c"))
-    values = f.from_json(f.col(AFTER), text_struct(list(columns)))
+    values = f.from_json(f.col(AFTER), text_struct(list(columns)), JSON_OPTIONS)
     present = f.json_object_keys(f.col(AFTER))
     opened = history.select(
-        KEY, CREATES, at.alias("at"), values.alias("a"), present.alias("present"), UNCHANGED
+        KEY, CREATES, at.alias("at"), values.alias("a"), present.alias("present"), UNCHANGED, AFTER
     )
     unsent = f.coalesce(f.col(UNCHANGED), f.array())
     decides = [~f.col(CREATES) | ~f.array_contains(unsent, name) for name in columns]
@@ -79,7 +80,8 @@ def _per_column(history: DataFrame, columns: Sequence[str]) -> DataFrame:
     opened = opened.select("*", *last)
     picks = []
     for i, name in enumerate(columns):
-        text = f.col(f"a.{quote(name)}")
+        column = layout.schema.column(name)
+        text = json_text(column, f.col(AFTER), f.col(f"a.{quote(name)}"))
         has = f.array_contains(f.col("present"), name)
         after = f.col(f"l{i}").isNull() | (f.col("at") > f.col(f"l{i}"))
         carried = f.struct(f.col(CREATES).alias("row"), text.alias("t"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from cdc.fold import fold
 from cdc.log.ranges import Range
 from cdc.log.reader import LogReader
 from spark_jobs.base import BaseRows
-from spark_jobs.fold_small import outcome_table
+from spark_jobs.fold_small import OutOfRange, outcome_table
 from spark_jobs.log_state import TablePlan
 from spark_jobs.newest import Found, NewestRecords, TooLarge
 from spark_jobs.replica import check_versions
@@ -23,7 +24,7 @@ _PARSED_FACTOR: Final = 4
 
 def fold_in_driver(
     reader: LogReader, plan: TablePlan, base: BaseRows | None, most_bytes: int
-) -> tuple[list[Any], int]:
+) -> tuple[list[Any], int, Counter[str]]:
     """Read a range and fold it.
 
     Args:
@@ -33,8 +34,8 @@ def fold_in_driver(
         most_bytes: Memory to take, about.
 
     Returns:
-        One row per key, as Arrow tables in the replica's columns and ``_cdc_gone``, and the
-        number of records read.
+        One row per key, as Arrow tables in the replica's columns and ``_cdc_gone``; the number
+        of records read; and by column, how many values its Delta type cannot hold.
 
     Raises:
         TooLarge: It would take more than ``most_bytes``; nothing was done.
@@ -53,7 +54,7 @@ def fold_in_driver(
     found = newest.found()
     if found.lacking:
         found.tables.append(_completed(reader, plan, base, found, most_bytes))
-    return found.tables, found.records
+    return found.tables, found.records, found.out_of_range
 
 
 def _completed(
@@ -72,7 +73,10 @@ def _completed(
     kept = {key: outcome for key, outcome in outcomes.items() if key in found.lacking}
     if len(kept) != len(found.lacking):
         raise AssertionError("completing columns lost a key")
-    return outcome_table(plan.layout, kept, base if bounds.has_base else None)
+    far: list[OutOfRange] = []
+    table = outcome_table(plan.layout, kept, base if bounds.has_base else None, far)
+    found.out_of_range.update(name for _, name in far)
+    return table
 
 
 def _history(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,14 +10,20 @@ import pyarrow as pa
 from cdc import codecs
 from cdc.errors import LakeError, LogError
 from cdc.fold import Inherit, Outcome
+from cdc.schema import Column
 from spark_jobs.base import BaseRows, key_value
 from spark_jobs.layout import Layout
 
+#: Number of a row, and column, whose value the Delta type cannot hold.
+OutOfRange = tuple[int, str]
 _Base = Mapping[bytes, Mapping[str, Any]]
 
 
 def outcome_table(
-    layout: Layout, outcomes: Mapping[bytes, Outcome], base: BaseRows | None
+    layout: Layout,
+    outcomes: Mapping[bytes, Outcome],
+    base: BaseRows | None,
+    far: list[OutOfRange] | None = None,
 ) -> pa.Table:
     """One row per key of a fold, in the replica's columns and ``_cdc_gone``.
 
@@ -25,6 +31,7 @@ def outcome_table(
         layout: The replica's columns.
         outcomes: Of ``cdc.fold.fold``.
         base: The replica at the start of the range; None: nothing can be inherited.
+        far: Takes the values that were replaced because their Delta type cannot hold them.
 
     Raises:
         LakeError: ``value_out_of_range``, naming table and column.
@@ -38,6 +45,8 @@ def outcome_table(
     for column, field in zip(layout.schema.columns, fields, strict=False):
         convert = _converter(layout, codecs.from_json(column))
         is_key = simple is not None and column.name == simple.name
+        if far is not None and codecs.bends(column):
+            far += _far(column, items)
         values = []
         for key, outcome in items:
             if is_key:
@@ -52,6 +61,14 @@ def outcome_table(
         arrays.append(pa.array([key.decode() for key, _ in items], pa.string()))
     arrays.append(pa.array([outcome.row is None for _, outcome in items], pa.bool_()))
     return pa.Table.from_arrays(arrays, schema=fields)
+
+
+def _far(column: Column, items: Iterable[tuple[bytes, Outcome]]) -> Iterator[OutOfRange]:
+    for number, (_, outcome) in enumerate(items):
+        value = None if outcome.row is None else outcome.row.get(column.name)
+        # What is inherited was counted when it came.
+        if isinstance(value, str) and codecs.is_out_of_range(column, value):
+            yield number, column.name
 
 
 def _inherited(outcomes: Mapping[bytes, Outcome], base: BaseRows | None) -> _Base:

@@ -19,6 +19,7 @@ from pyspark.storagelevel import StorageLevel
 
 from cdc import codecs
 from cdc.lake import KEY_COLUMN, LSN_COLUMN
+from cdc.schema import Column as SchemaColumn
 from spark_jobs.base import BaseRows
 from spark_jobs.failures import fail_if, spark_failures
 from spark_jobs.fold_chains import ChainFold, chain_keys, key_frame
@@ -38,11 +39,12 @@ from spark_jobs.records import (
     parse_records,
     raw_order,
 )
-from spark_jobs.values import text_struct, typed
+from spark_jobs.texts import JSON_OPTIONS, json_text, row_text
+from spark_jobs.values import out_of_range, text_struct, typed
 
 log = structlog.get_logger(__name__)
 
-_PARSED = "_cdc_r_parsed"
+_PARSED, _FAR = "_cdc_r_parsed", "_cdc_r_far"
 
 
 @dataclass(slots=True)
@@ -54,12 +56,14 @@ class SqlFold:
         keys: Number of rows.
         gone: Number of them that are removed keys.
         versions: Schema versions that the newest records name.
+        out_of_range: Column to number of values that its Delta type cannot hold.
     """
 
     frame: DataFrame
     keys: int
     gone: int
     versions: set[int]
+    out_of_range: dict[str, int]
     _cached: list[DataFrame] = field(default_factory=list)
 
     def release(self) -> None:
@@ -101,7 +105,12 @@ def fold_sql(
                 f.count_if(lacks).alias("lacking"),
                 f.collect_set(VERSION).alias("versions"),
                 f.array_distinct(f.flatten(f.collect_set(UNCHANGED))).alias("columns"),
+                *(
+                    f.count_if(f.array_contains(_FAR, index)).alias(f"far{index}")
+                    for index, _ in _bending(layout)
+                ),
             ).first()
+            far = {column.name: totals[f"far{index}"] for index, column in _bending(layout)}
             whole = newest.where(~lacks).select(*_output(layout))
             frame = whole
             if totals["lacking"]:
@@ -119,7 +128,13 @@ def fold_sql(
             for kept in cached:
                 kept.unpersist()
             raise
-    return SqlFold(frame, totals["keys"], totals["gone"], set(totals["versions"]), cached)
+    kept = {name: count for name, count in far.items() if count}
+    return SqlFold(frame, totals["keys"], totals["gone"], set(totals["versions"]), kept, cached)
+
+
+def _bending(layout: Layout) -> list[tuple[int, SchemaColumn]]:
+    """Columns with values that their Delta types cannot hold and that are replaced."""
+    return [(i, c) for i, c in enumerate(layout.schema.columns) if codecs.bends(c)]
 
 
 def _newest(records: DataFrame, layout: Layout) -> DataFrame:
@@ -131,12 +146,17 @@ def _newest(records: DataFrame, layout: Layout) -> DataFrame:
     newest = spread.groupBy(KEY).agg(f.max_by(f.struct(*fields), raw_order()).alias("n"))
     row = text_struct(list(layout.schema.column_names))
     opened = newest.select(
-        KEY, "n.*", f.from_json(f.col(f"n.{VALUE}").cast("string"), _envelope(row)).alias(_PARSED)
+        KEY,
+        "n.*",
+        f.from_json(f.col(f"n.{VALUE}").cast("string"), _envelope(row), JSON_OPTIONS).alias(
+            _PARSED
+        ),
     )
     is_tombstone = f.col(VALUE).isNull()
     op = f.when(is_tombstone, f.lit("tombstone")).otherwise(f.col(_PARSED)["op"])
     unchanged = f.col(_PARSED)["source"]["unchanged"]
     after = f.col(_PARSED)["after"]
+    raw = row_text(f.col(VALUE).cast("string"))
     gone = op.isin("d", "tombstone")
     good = gone | (op.isin("c", "r", "u") & after.isNotNull())
     key = key_column(layout)
@@ -145,7 +165,7 @@ def _newest(records: DataFrame, layout: Layout) -> DataFrame:
         if key is not None and column.name == layout.key_column:
             columns.append(key.alias(column.name))
             continue
-        text = after[column.name]
+        text = json_text(column, raw, after[column.name])
         if codecs.codec_of(column).toastable:
             unsent = f.array_contains(f.coalesce(unchanged, f.array()), column.name)
             text = f.when(~unsent, text)
@@ -154,6 +174,12 @@ def _newest(records: DataFrame, layout: Layout) -> DataFrame:
     if key is None:
         columns.append(f.col(KEY).alias(KEY_COLUMN))
     columns.append(gone.alias(GONE_COLUMN))
+    far = [
+        f.when(out_of_range(column, after[column.name]), f.lit(index))
+        for index, column in _bending(layout)
+    ]
+    if far:
+        columns.append(f.array_compact(f.array(*far)).alias(_FAR))
     bad = ~f.coalesce(good, f.lit(False))
     failure = fail_if(bad, "bad_record", f.col(PARTITION), f.col(OFFSET))
     kept = [f.coalesce(failure, f.col(KEY)).alias(KEY), f.col(POSITION)]
@@ -176,7 +202,7 @@ def key_column(layout: Layout) -> Column | None:
     simple = layout.simple_key
     if simple is None:
         return None
-    text = f.from_json(f.col(KEY), text_struct([simple.name]))[simple.name]
+    text = f.from_json(f.col(KEY), text_struct([simple.name]), JSON_OPTIONS)[simple.name]
     index = layout.schema.column_names.index(simple.name)
     return typed(simple, index, text)
 

@@ -116,7 +116,7 @@ def build_generation(
         batch.release()
     failpoint("rebuild_side_written")
     on_progress({"step": "swapping", "rows": rows})
-    commit = Commit(str(app), plan.note("rebuild"))
+    commit = Commit(str(app), plan.note("rebuild", batch.out_of_range))
     _swap(builder.session, path, side, plan.layout, commit)
     failpoint("rebuild_swapped")
     version = _check_swapped(path, plan.layout, commit, old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,12 +45,14 @@ class Batch:
         keys: Number of keys.
         gone: Number of them that are removed.
         records: Records that were read; None when Spark read them.
+        out_of_range: Column to number of values that its Delta type cannot hold.
     """
 
     frame: DataFrame | None
     keys: int
     gone: int
     records: int | None = None
+    out_of_range: Mapping[str, int] = field(default_factory=dict)
     _table: Any = field(default=None, repr=False)
     staged: Staged | None = None
     _sql: SqlFold | None = field(default=None, repr=False)
@@ -133,7 +136,7 @@ def _fold_in_driver(
     folder: str,
     most_bytes: int,
 ) -> Batch:
-    tables, records = fold_in_driver(reader, plan, base, most_bytes)
+    tables, records, far = fold_in_driver(reader, plan, base, most_bytes)
     if not tables:
         return Batch(None, 0, 0, records)
     table = pa.concat_tables(tables)
@@ -146,7 +149,7 @@ def _fold_in_driver(
             staged = Staged(folder)
             frame = staged.frame(session, plan.layout, table)
     gone = pc.sum(table.column(GONE_COLUMN)).as_py()
-    return Batch(frame, table.num_rows, gone, records, table, staged)
+    return Batch(frame, table.num_rows, gone, records, far, table, staged)
 
 
 def _fold_in_spark(
@@ -173,7 +176,9 @@ def _fold_in_spark(
     except BaseException:
         folded.release()
         raise
-    return Batch(folded.frame if folded.keys else None, folded.keys, folded.gone, _sql=folded)
+    frame = folded.frame if folded.keys else None
+    far = folded.out_of_range
+    return Batch(frame, folded.keys, folded.gone, out_of_range=far, _sql=folded)
 
 
 def rows_of(batch: Batch, columns: list[str]) -> DataFrame:

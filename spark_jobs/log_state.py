@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
+
+from cdc.codecs import PoliciesOf, no_policies
 from cdc.control import ControlState, TableRecord
 from cdc.errors import LakeError, LogError
 from cdc.frontier import FrontierRecord, FrontierView
@@ -19,6 +23,8 @@ from cdc.schema import TableSchema
 from cdc.states import DONE, ERRORED, READY
 from spark_jobs.layout import Layout
 from spark_jobs.records import Bounds
+
+log = structlog.get_logger(__name__)
 
 #: A broker's clock may differ, and a transaction's records are older than its end.
 _LONGEST_MARGIN: Final = 3600.0
@@ -57,12 +63,14 @@ class LogState:
         view: The newest frontier.
         control: Control up to its ``control_end``.
         read_at: When the frontier was read, seconds since 1970.
+        policies: What cdc.yaml says of columns' types, by table.
     """
 
     source: str
     view: FrontierView
     control: ControlState
     read_at: float
+    policies: PoliciesOf = no_policies
 
     def frontier_of(self, record: TableRecord) -> Position | None:
         """How far a table may be read; None: not yet, or not at all."""
@@ -89,7 +97,9 @@ class LogState:
         return None
 
 
-def read_log_state(reader: LogReader, source: str) -> LogState | None:
+def read_log_state(
+    reader: LogReader, source: str, policies: PoliciesOf = no_policies
+) -> LogState | None:
     """The log as it is now; None when the source has no frontier yet."""
     read_at = time.time()
     try:
@@ -101,7 +111,7 @@ def read_log_state(reader: LogReader, source: str) -> LogState | None:
     if view is None:
         return None
     control = reader.control_state(source, view.record.control_end)
-    return LogState(source, view, control, read_at)
+    return LogState(source, view, control, read_at, policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,8 @@ class TablePlan:
         whole_since: The log is known to hold every record of the range if nothing older than
             this moment was compacted; seconds since 1970; None: not known.
         compaction_lag: The topic's ``min.compaction.lag.ms``, seconds; None: never compacted.
+        out_of_range: Column to number of values that its Delta type cannot hold, of all batches
+            since the replica was built.
     """
 
     source: str
@@ -135,17 +147,27 @@ class TablePlan:
     stands_since: float | None
     whole_since: float | None
     compaction_lag: float | None
+    out_of_range: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def offset_count(self) -> int:
         """Number of offsets: at least the number of records."""
         return sum(end - start for start, end in self.offsets.values())
 
-    def note(self, kind: str) -> CommitNote:
-        """The userMetadata of a commit that brings a replica to the plan's frontier."""
+    def note(self, kind: str, out_of_range: Mapping[str, int] | None = None) -> CommitNote:
+        """The userMetadata of a commit that brings a replica to the plan's frontier.
+
+        Args:
+            kind: As of ``CommitNote``.
+            out_of_range: Of the commit's batch.
+        """
+        total = Counter(self.out_of_range)
+        total.update(out_of_range or {})
         since = self.stands_since
         log_ms = None if since is None else int(since * 1000)
-        return CommitNote(self.bounds.frontier, self.commit_us, dict(self.ends), kind, log_ms)
+        return CommitNote(
+            self.bounds.frontier, self.commit_us, dict(self.ends), kind, log_ms, dict(total)
+        )
 
     def check_window(self, now: float | None = None) -> None:
         """To be called when all is read: refuse what compaction may have taken from meanwhile.
@@ -232,6 +254,9 @@ def plan_table(
     schema = state.control.schema_at(table, record.load, bounds.frontier)
     if schema is None:
         raise LogError("schema_unknown", "control holds no schema of the table", table=name)
+    policies = state.policies(table)
+    if unknown := policies.unknown_columns(schema):
+        log.warning("types_of_unknown_columns", table=name, columns=unknown)
     offsets, lag = _checked_offsets(admin, record, held or {}, ends, name)
     since = None
     if replica is not None and replica.note is not None and replica.note.log_ms is not None:
@@ -239,9 +264,12 @@ def plan_table(
     is_newest = bounds.frontier == state.view.position
     return TablePlan(
         state.source,
-        Layout(schema, name),
+        Layout(policies.put_into(schema), name),
         record,
-        state.control.schemas[table, record.load],
+        {
+            version: policies.put_into(known)
+            for version, known in state.control.schemas[table, record.load].items()
+        },
         bounds,
         offsets,
         ends,
@@ -249,6 +277,7 @@ def plan_table(
         state.read_at if is_newest else since,
         state.read_at if start is None else since,
         lag,
+        {} if replica is None else replica.out_of_range,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,7 @@ import pyarrow as pa
 from cdc.envelope import OLD_KEY_HEADER, POSITION_HEADER, SCHEMA_HEADER
 from cdc.log.ranges import RawRecord
 from spark_jobs.arrow_values import ArrowValues, Newest, bad_record
+from spark_jobs.fold_small import OutOfRange
 from spark_jobs.layout import GONE_COLUMN, Layout
 from spark_jobs.records import Bounds
 
@@ -50,12 +52,14 @@ class Found:
         lacking: Keys whose newest record lacks columns.
         needed: Those and every key that their rows had before.
         records: Number of records read.
+        out_of_range: Column to number of values in ``tables`` that its Delta type cannot hold.
     """
 
     tables: list[Any]
     lacking: frozenset[bytes]
     needed: frozenset[bytes]
     records: int
+    out_of_range: Counter[str]
 
 
 #: Position, rank and row of a key; version, value, partition and offset until it is parsed.
@@ -96,6 +100,8 @@ class NewestRecords:
         self._chunk_bytes = 0
         self._tables: list[Any] = []
         self._rows = 0
+        #: Number of a row, and column, of values that were replaced.
+        self._far: list[OutOfRange] = []
         self._bytes = 0
         self._links: dict[bytes, set[bytes]] = {}
         self._versions: set[bytes] = set()
@@ -155,7 +161,9 @@ class NewestRecords:
         self._check_size()
         rows = sorted(entry[2] for entry in self._keys.values() if entry[2] >= 0)
         lacking = frozenset(key for key, entry in self._keys.items() if entry[2] == _LACKS)
-        found = Found(self._taken(rows), lacking, self._closure(lacking), self._read)
+        taken = set(rows) if self._far else set()
+        far = Counter(name for row, name in self._far if row in taken)
+        found = Found(self._taken(rows), lacking, self._closure(lacking), self._read, far)
         self._keys.clear()
         return found
 
@@ -228,7 +236,9 @@ class NewestRecords:
         self._chunk_bytes = 0
         if not records:
             return
-        table = self._values.table(records)
+        far: list[OutOfRange] = []
+        table = self._values.table(records, far)
+        self._far += ((self._rows + row, name) for row, name in far)
         self._tables.append(table)
         self._bytes += table.nbytes
         gone = table.column(GONE_COLUMN).to_pylist()

@@ -16,7 +16,7 @@ from cdc.runtime import resolve_log
 from cdc.table_names import parse_table_name
 from spark_jobs.apply import Applier, ApplySettings
 from spark_jobs.generation import Progress, build_generation
-from spark_jobs.log_state import LogAddress, LogState, TablePlan, plan_table, read_log_state
+from spark_jobs.log_state import LogAddress, LogState, TablePlan, plan_table
 from spark_jobs.session import build_session, jvm_pid
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ def rebuild_table(
     name = f"{source}.{table}"
     started = time.monotonic()
     with applier.paused(name):
-        state = read_log_state(applier.worker()[1], source)
+        state = applier.log_state(applier.worker()[1], source)
         old = open_replica(applier.path(source, table), table=name, check_by_hand=False)
         plan = _plan(applier, state, table, name)
         built = build_generation(
@@ -100,6 +100,7 @@ def settings_of(config: Config) -> ApplySettings:
         config.lake.path,
         max_records=config.apply.max_records,
         history=config.log.history.total_seconds(),
+        policies=lambda source, table: config.sources[source].policies_of(table),
     )
 
 

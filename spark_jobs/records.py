@@ -11,6 +11,7 @@ from pyspark.sql import functions as f
 from cdc.envelope import NEW_KEY_HEADER, OLD_KEY_HEADER, POSITION_HEADER, SCHEMA_HEADER
 from cdc.position import Position
 from spark_jobs.failures import fail_if
+from spark_jobs.texts import JSON_OPTIONS, row_text
 
 # Columns of the parsed records and of the newest record per key; no source column has the prefix.
 KEY, POSITION, OP, AFTER = "_cdc_r_key", "_cdc_r_position", "_cdc_r_op", "_cdc_r_after"
@@ -85,10 +86,13 @@ def parse_records(raw: DataFrame, bounds: Bounds) -> DataFrame:
     """
     framed = framed_records(raw, bounds)
     # One column that many refer to: so Spark parses it once.
-    opened = framed.withColumn(_PARSED, f.from_json(f.col(VALUE).cast("string"), _ENVELOPE))
+    opened = framed.withColumn(
+        _PARSED, f.from_json(f.col(VALUE).cast("string"), _ENVELOPE, JSON_OPTIONS)
+    )
     op = f.when(f.col(VALUE).isNull(), f.lit("tombstone")).otherwise(f.col(_PARSED)["op"])
     creates = op.isin("c", "r", "u")
-    after = f.col(_PARSED)["after"]
+    # Not what the parser prints: it would write floats in other digits.
+    after = f.when(f.col(_PARSED)["after"].isNotNull(), row_text(f.col(VALUE).cast("string")))
     good = op.isin("d", "tombstone") | (creates & after.isNotNull())
     failure = _bad_if(~f.coalesce(good, f.lit(False)))
     return opened.select(

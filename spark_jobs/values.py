@@ -6,13 +6,19 @@ does not parse is an error, never NULL.
 
 from __future__ import annotations
 
+import datetime as dt
+
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from cdc import codecs
+from cdc.schema import CLAMP
 from cdc.schema import Column as SchemaColumn
 from spark_jobs.failures import fail_if
+from spark_jobs.texts import postgres_text
+
+_PLAIN_DATE = len("2024-02-29")
 
 
 def text_struct(names: list[str]) -> StructType:
@@ -30,23 +36,60 @@ def typed(column: SchemaColumn, index: int, text: Column) -> Column:
             they stand; NULL for null.
 
     Returns:
-        A value of the column's Delta type; evaluating it fails with ``value_out_of_range``.
+        A value of the column's Delta type, by the column's policy; evaluating it fails with
+        ``value_out_of_range``.
     """
     ddl = codecs.delta_type(column)
-    if ddl == "STRING":
+    value = _exact(column, text, ddl)
+    if value is text:
         return text
-    if ddl == "BOOLEAN":
-        value = f.when(text == "true", True).when(text == "false", False)
-    elif ddl == "BINARY":
-        value = f.try_to_binary(text, f.lit("base64"))
-    elif ddl == "DATE":
-        value = f.when(f.length(text) == 10, text).try_cast("date")
-    elif ddl in ("TIMESTAMP", "TIMESTAMP_NTZ"):
-        plain = f.when(f.substring(text, 11, 1) == "T", text)
-        value = plain.try_cast(ddl.lower())
-    else:
-        value = text.try_cast(ddl.lower())
     wrong = text.isNotNull() & value.isNull()
+    if codecs.bends(column):
+        far = out_of_range(column, text)
+        wrong &= ~far
+        value = f.coalesce(value, f.when(far, _instead(column, text).cast(ddl.lower())))
     failure = fail_if(wrong, "value_out_of_range", index)
     # The failure is NULL when there is none, so coalesce always evaluates it first.
     return f.coalesce(failure.cast(ddl.lower()), value)
+
+
+def out_of_range(column: SchemaColumn, text: Column) -> Column:
+    """Whether the Delta type cannot hold a value of a column that ``bends``; never NULL."""
+    if codecs.policies.ends(column) is None:
+        found = text.isin(*codecs.policies.NO_NUMBERS)
+    else:
+        # Most values are told by a glance.
+        usual = (f.length(text) == _PLAIN_DATE) | (f.substring(text, 11, 1) == "T")
+        found = ~usual & text.rlike(f"^({codecs.policies.FAR_TEXT})$")
+    return f.coalesce(found, f.lit(False))
+
+
+def _instead(column: SchemaColumn, text: Column) -> Column:
+    """What the column's policy puts in the place of a value that is out of range."""
+    limits = codecs.policies.ends(column)
+    if limits is None or column.policy != CLAMP:
+        return f.lit(None)
+    low, high = (f.lit(_sql_text(limit)) for limit in limits)
+    return f.when(text.startswith("-") | text.endswith("BC"), low).otherwise(high)
+
+
+def _sql_text(limit: dt.date) -> str:
+    return limit.isoformat(sep=" ") if isinstance(limit, dt.datetime) else limit.isoformat()
+
+
+def _exact(column: SchemaColumn, text: Column, ddl: str) -> Column:
+    """NULL for NULL, and for what is no value of the type."""
+    if ddl == "STRING":
+        if codecs.from_json(column) is codecs.same:
+            return text
+        return postgres_text(column.resolved, text)
+    if ddl == "BOOLEAN":
+        return f.when(text == "true", True).when(text == "false", False)
+    if ddl == "BINARY":
+        return f.try_to_binary(text, f.lit("base64"))
+    if ddl == "DATE":
+        return f.when(f.length(text) == 10, text).try_cast("date")
+    if ddl in ("TIMESTAMP", "TIMESTAMP_NTZ"):
+        plain = f.when(f.substring(text, 11, 1) == "T", text)
+        return plain.try_cast(ddl.lower())
+    return text.try_cast(ddl.lower())

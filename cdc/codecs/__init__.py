@@ -4,8 +4,23 @@
 ``replica`` says what a column is in Delta. docs/types.md is made from it.
 """
 
-from cdc.codecs import to_json, to_text
-from cdc.codecs.replica import arrow_type, decimal_form, delta_type, from_json
+from cdc.codecs import policies, to_json, to_text
+from cdc.codecs.policies import (
+    POLICIES,
+    TYPE_NAMES,
+    PoliciesOf,
+    TypePolicies,
+    is_out_of_range,
+    no_policies,
+)
+from cdc.codecs.replica import (
+    OUT_OF_RANGE_REMEDY,
+    arrow_type,
+    bends,
+    decimal_form,
+    delta_type,
+    from_json,
+)
 from cdc.codecs.table import (
     BIT,
     BOOL,
@@ -39,12 +54,56 @@ from cdc.codecs.table import (
     literal_form,
 )
 from cdc.codecs.to_json import BadText, JsonEncoder
-from cdc.codecs.to_text import same
+from cdc.codecs.to_text import TextOf, same
 
 __all__ = [
-    "BIT", "BOOL", "BPCHAR", "BYTEA", "CODECS", "DATE", "FLOAT4", "FLOAT8", "INT2", "INT4",
-    "INT8", "INTERVAL", "JSON", "JSONB", "NUMERIC", "OID", "OTHER", "TEXT", "TIME", "TIMESTAMP",
-    "TIMESTAMPTZ", "TIMETZ", "UUID", "VARBIT", "VARCHAR", "BadText", "FromJson", "JsonEncoder",
-    "TypeCodec", "arrow_type", "codec_of", "decimal_form", "delta_type", "from_json",
-    "is_simple_key", "literal_form", "same", "to_json", "to_text",
-]  # fmt: skip
+    "BIT",
+    "BOOL",
+    "BPCHAR",
+    "BYTEA",
+    "CODECS",
+    "DATE",
+    "FLOAT4",
+    "FLOAT8",
+    "INT2",
+    "INT4",
+    "INT8",
+    "INTERVAL",
+    "JSON",
+    "JSONB",
+    "NUMERIC",
+    "OID",
+    "OTHER",
+    "OUT_OF_RANGE_REMEDY",
+    "POLICIES",
+    "TEXT",
+    "TIME",
+    "TIMESTAMP",
+    "TIMESTAMPTZ",
+    "TIMETZ",
+    "TYPE_NAMES",
+    "UUID",
+    "VARBIT",
+    "VARCHAR",
+    "BadText",
+    "FromJson",
+    "JsonEncoder",
+    "PoliciesOf",
+    "TextOf",
+    "TypeCodec",
+    "TypePolicies",
+    "arrow_type",
+    "bends",
+    "codec_of",
+    "decimal_form",
+    "delta_type",
+    "from_json",
+    "is_out_of_range",
+    "is_simple_key",
+    "literal_form",
+    "no_policies",
+    "policies",
+    "same",
+    "to_json",
+    "to_text",
+]

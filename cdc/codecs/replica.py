@@ -5,14 +5,22 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+from cdc.codecs import policies
 from cdc.codecs.table import NUMERIC, FromJson, codec_of
 from cdc.codecs.to_text import same
 from cdc.errors import LakeError
-from cdc.schema import Column
+from cdc.schema import CLAMP, NULL, STRING, Column
 
 _MAX_DECIMAL_PRECISION = 38
 #: numeric's typmod: precision and scale in an offset of its own; the scale has 11 bits.
 _TYPMOD_OFFSET = 4
+
+
+#: Of ``value_out_of_range``.
+OUT_OF_RANGE_REMEDY = (
+    "set types in cdc.yaml (string keeps every value as text, clamp and null replace what the "
+    "Delta type cannot hold), then cdc rebuild the table; or change the value at the source"
+)
 
 
 def _to_decimal(value: str) -> Decimal:
@@ -27,6 +35,8 @@ def decimal_form(column: Column) -> tuple[int, int] | None:
     wire = column.resolved
     if wire.array or wire.oid != NUMERIC or wire.typmod < _TYPMOD_OFFSET:
         return None
+    if column.policy == STRING:
+        return None
     bits = wire.typmod - _TYPMOD_OFFSET
     precision, scale = bits >> 16 & 0xFFFF, bits & 0x7FF
     if precision > _MAX_DECIMAL_PRECISION or scale > precision:
@@ -40,16 +50,28 @@ def delta_type(column: Column) -> str:
     decimal = decimal_form(column)
     if decimal is not None:
         return f"DECIMAL({decimal[0]},{decimal[1]})"
-    return codec_of(column).delta
+    return "STRING" if column.policy == STRING else codec_of(column).delta
+
+
+def bends(column: Column) -> bool:
+    """Whether values that the column's Delta type cannot hold are replaced by others."""
+    limited = decimal_form(column) is not None or policies.ends(column) is not None
+    return limited and column.policy in (CLAMP, NULL)
 
 
 def from_json(column: Column) -> FromJson:
-    """Converter of the envelope's value (never None) to the exact Python value.
+    """Converter of the envelope's value (never None) to the value in the replica.
 
-    The converter raises LakeError ``value_out_of_range``, naming the column, for a value that
-    the Delta type cannot hold (infinity, BC, years above 9999, NaN in a DECIMAL).
+    What the Delta type cannot hold (infinity, BC, years above 9999, NaN in a DECIMAL) is
+    replaced by the column's policy. Otherwise the converter raises LakeError
+    ``value_out_of_range``, naming the column.
     """
-    convert = codec_of(column).from_json if decimal_form(column) is None else _to_decimal
+    codec = codec_of(column)
+    convert = codec.from_json if decimal_form(column) is None else _to_decimal
+    if column.policy == STRING:
+        convert = codec.to_text
+    elif bends(column):
+        convert = policies.in_range(column, convert)
     if convert is same:
         return same
 
@@ -61,8 +83,7 @@ def from_json(column: Column) -> FromJson:
                 "value_out_of_range",
                 f"column {column.name} ({column.type}) holds a value that Delta type "
                 f"{delta_type(column)} cannot hold",
-                remedy="change the value at the source (infinity, NaN, BC and years above 9999 "
-                "have no exact form in this Delta type)",
+                remedy=OUT_OF_RANGE_REMEDY,
             ) from None
 
     return checked

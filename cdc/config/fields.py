@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from cdc.codecs import TYPE_NAMES
 from cdc.config.units import DURATION_PATTERN, SIZE_PATTERN, jvm_size, parse_duration
 
 #: Project and source names; they become parts of topics, slots and folders.
@@ -70,6 +71,12 @@ def _memory(value: Any) -> str:
 def _identifier(text: str) -> str:
     if not text or "\0" in text or len(text.encode()) > _LONGEST_IDENTIFIER:
         raise ValueError("a Postgres name has 1 to 63 bytes")
+    return text
+
+
+def _type_name(text: str) -> str:
+    if text not in TYPE_NAMES:
+        raise ValueError(f"not a type that has a rule of its own: {', '.join(sorted(TYPE_NAMES))}")
     return text
 
 
@@ -135,6 +142,16 @@ TopicPrefix = Annotated[
         matching(_TOPIC_PREFIX, "a topic prefix has at most 60 of A-Z, a-z, 0-9, dot, _ and -")
     ),
     WithJsonSchema({"type": "string", "pattern": f"^{_TOPIC_PREFIX.pattern}$"}),
+]
+Policy = Annotated[
+    Literal["clamp", "null", "string", "error"],
+    # null without quotes is YAML's own word for nothing.
+    BeforeValidator(lambda value: "null" if value is None else value),
+]
+TypeName = Annotated[
+    StrictStr,
+    AfterValidator(_type_name),
+    WithJsonSchema({"type": "string", "enum": sorted(TYPE_NAMES)}),
 ]
 Duration = Annotated[
     timedelta,

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from cdc.codecs import CODECS, TYPE_NAMES, TypePolicies, policies
 from cdc.config.base import Model, fail
 from cdc.config.fields import (
     Bool,
@@ -32,10 +33,12 @@ from cdc.config.fields import (
     JvmMemory,
     Listen,
     Name,
+    Policy,
     Port,
     SlotName,
     Text,
     TopicPrefix,
+    TypeName,
     refused,
 )
 from cdc.config.secret import Secret
@@ -43,6 +46,7 @@ from cdc.config.security import LogSecurity
 from cdc.config.tables import TableConfig, short_forms
 from cdc.config.units import parse_duration
 from cdc.names import MAX_SNAPSHOT_WORKERS, TableId, default_publication, default_slot
+from cdc.schema import STRING
 from cdc.table_names import TablePattern
 
 
@@ -134,6 +138,7 @@ class SourceConfig(Model):
     slot: SlotName | None = None
     publication: PublicationConfig = PublicationConfig()
     tables: Annotated[list[TableConfig], Field(min_length=1)]
+    types: Annotated[dict[TypeName, Policy], Field(default_factory=dict)]
     snapshot: SnapshotConfig = SnapshotConfig()
     _name: str = PrivateAttr(default="")
 
@@ -170,6 +175,15 @@ class SourceConfig(Model):
             seen.add(what)
         return tables
 
+    @field_validator("types")
+    @classmethod
+    def _types_with_limits(cls, types: dict[str, str]) -> dict[str, str]:
+        for name, policy in types.items():
+            if policy != STRING and TYPE_NAMES[name] not in policies.LIMITED:
+                known = ", ".join(CODECS[oid].name for oid in policies.LIMITED)
+                raise fail("shape", f"{policy} is for {known}; Delta holds all of {name}", name)
+        return types
+
     @property
     def name(self) -> str:
         """The source's name: its key in cdc.yaml."""
@@ -188,6 +202,16 @@ class SourceConfig(Model):
     def covers(self, id: TableId) -> bool:
         """Whether a table is given by its name or matches a pattern."""
         return any(table.pattern.matches(id) for table in self.tables)
+
+    def policies_of(self, id: TableId) -> TypePolicies:
+        """What becomes of values that a table's columns cannot hold in Delta.
+
+        A table's own entry goes before patterns that it matches, the first of these before
+        the others.
+        """
+        entries = sorted(self.tables, key=lambda table: table.id is None)
+        columns = next((table.types for table in entries if table.pattern.matches(id)), {})
+        return TypePolicies(self.types, columns)
 
     def with_matches(self, known: Iterable[TableId]) -> tuple[TableId, ...]:
         """The tables that are given by their names, then those of ``known`` that are covered."""

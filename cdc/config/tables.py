@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from cdc.config.base import Model, fail
-from cdc.config.fields import Duration, Identifier, Text, refused
+from cdc.config.fields import Duration, Identifier, Policy, Text, refused
 from cdc.names import TableId
 from cdc.table_names import TablePattern
 
@@ -21,7 +21,7 @@ class TableConfig(Model):
     except_: Annotated[tuple[Text, ...], Field(alias="except")] = ()
     key: Annotated[list[Identifier] | None, refused("a key of one's own for a table")] = None
     delta: Annotated[dict[str, Any] | None, refused("Delta options of a table")] = None
-    types: Annotated[dict[str, str] | None, refused("types of a table's columns")] = None
+    types: Annotated[dict[Identifier, Policy], Field(default_factory=dict)]
     schema_policy: Annotated[
         Literal["evolve", "try_evolve", "lenient", "ignore", "exception"] | None,
         refused("a policy for a table's schema changes"),

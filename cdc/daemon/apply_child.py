@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -199,9 +199,9 @@ class ApplyLoop:
                     self._spark.sparkContext.cancelAllJobs()
 
 
-def replica_metrics(results: list[TableResult]) -> dict[str, dict[str, float]]:
+def replica_metrics(results: list[TableResult]) -> dict[str, dict[str, Any]]:
     """Figures per replica, as the daemon shows them."""
-    figures = {}
+    figures: dict[str, dict[str, Any]] = {}
     for result in results:
         held = result.position
         lag_bytes = result.frontier.lsn - held.lsn if held is not None else result.frontier.lsn
@@ -212,6 +212,7 @@ def replica_metrics(results: list[TableResult]) -> dict[str, dict[str, float]]:
             "records": float(result.behind_records),
             "version": float(-1 if result.version is None else result.version),
             "failed": float(result.error is not None),
+            "out_of_range_values": dict(result.out_of_range),
         }
     return figures
 

@@ -26,7 +26,8 @@ class ChildrenCollector(Collector):
 
     A capture child's figure ``lag_bytes`` becomes ``cdc_source_lag_bytes{source=…}``; figures by
     table get a label ``table``, and its ``loads`` become ``cdc_load_…{source=…,table=…}``.
-    Apply's ``replicas`` become ``cdc_replica_…{table=…}``, its other figures ``cdc_apply_…``.
+    Apply's ``replicas`` become ``cdc_replica_…{table=…}``, with a label ``column`` where a figure
+    is told by column; its other figures ``cdc_apply_…``.
     """
 
     def __init__(self, views: Callable[[], list[ChildView]], ready: Callable[[], bool]) -> None:
@@ -72,6 +73,8 @@ def _add_reported(families: dict[str, Metric], view: ChildView, name: str, value
     for table, inner in value.items():
         figures = inner if isinstance(inner, dict) else {None: inner}
         for figure, number in figures.items():
+            if isinstance(number, dict):
+                _add_by_column(families, name, figure, {**labels, "table": str(table)}, number)
             if not _is_number(number):
                 continue
             stem = _STEMS.get(name, f"{prefix}{name}_")
@@ -85,6 +88,20 @@ def _add_reported(families: dict[str, Metric], view: ChildView, name: str, value
                 # What replicas are behind by, and what a load has, goes up and down.
                 counter=word in _COUNTERS and name not in _STEMS,
             )
+
+
+def _add_by_column(
+    families: dict[str, Metric],
+    name: str,
+    figure: str | None,
+    labels: dict[str, Any],
+    counts: dict[str, Any],
+) -> None:
+    """Totals of a table's columns."""
+    full = f"{_STEMS.get(name, f'cdc_{name}_')}{figure}"
+    for column, count in counts.items():
+        if _is_number(count):
+            _add(families, full, {**labels, "column": str(column)}, float(count), counter=True)
 
 
 def _is_number(value: Any) -> bool:

@@ -73,7 +73,8 @@ class _Log:
         self.reader = LogReader(
             bootstrap, security, topic_prefix=prefix, refused_after=COMMAND_REFUSED_AFTER
         )
-        return read_log_state(self.reader, self.admin, prefix, self.source)
+        policies = self._config.sources[self.source].policies_of
+        return read_log_state(self.reader, self.admin, prefix, self.source, policies=policies)
 
     def state(self, replicas: Sequence[OpenReplica]) -> LogState:
         """The log at a frontier at or above all replicas, which were opened before."""
@@ -88,7 +89,8 @@ class _Log:
             if all(r.position <= view.position for r in replicas):
                 return state
         prefix = self._config.log.topic_prefix
-        return read_log_state(reader, admin, prefix, self.source, replicas)
+        policies = self._config.sources[self.source].policies_of
+        return read_log_state(reader, admin, prefix, self.source, replicas, policies)
 
     @property
     def tables(self) -> Collection[TableId]:

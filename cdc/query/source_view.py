@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cdc.codecs import PoliciesOf, no_policies
 from cdc.control import ControlState, TableRecord
 from cdc.envelope import LogRecord, parse_record
 from cdc.errors import LakeError, LogError, QueryError
@@ -43,12 +44,14 @@ class LogState:
         view: The newest frontier.
         control: Control up to what the frontier names.
         written_ms: When the frontier was written, broker's clock, ms since 1970 UTC.
+        policies: What cdc.yaml says of columns' types, by table.
     """
 
     source: str
     view: FrontierView
     control: ControlState
     written_ms: int | None
+    policies: PoliciesOf = no_policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ def read_log_state(
     prefix: str,
     source: str,
     replicas: Collection[OpenReplica] = (),
+    policies: PoliciesOf = no_policies,
 ) -> LogState:
     """Read frontier and control of a source.
 
@@ -101,6 +105,7 @@ def read_log_state(
         prefix: ``log.topic_prefix``.
         source: The source's name.
         replicas: Opened before; the frontier is at or above all their positions.
+        policies: What cdc.yaml says of columns' types, by table.
 
     Raises:
         QueryError: ``not_started``, ``table_not_ready`` (nothing is complete yet).
@@ -124,7 +129,7 @@ def read_log_state(
         ahead = [r for r in replicas if r.position > position]
         if not ahead:
             written = admin.written_ms(frontier_topic(prefix, source))
-            return LogState(source, view, control, written)
+            return LogState(source, view, control, written, policies)
         time.sleep(0.05 * attempt)
     raise LakeError(
         "replica_ahead",
@@ -250,6 +255,7 @@ def plan_table(
     schema = state.control.schema_at(name.id, record.load, frontier)
     if schema is None:
         raise LogError("schema_unknown", "control has no schema of the table", table=str(name))
+    policies = state.policies(name.id)
     used = _usable(state, record, replica)
     if used is not None and used.position > frontier:
         raise QueryError(
@@ -263,8 +269,11 @@ def plan_table(
     plan = TablePlan(
         name=name,
         record=record,
-        schema=schema,
-        versions=state.control.schemas.get((name.id, record.load), {}),
+        schema=policies.put_into(schema),
+        versions={
+            version: policies.put_into(known)
+            for version, known in state.control.schemas.get((name.id, record.load), {}).items()
+        },
         replica=used,
         frontier=frontier,
         truncate=state.control.newest_truncate(name.id, record.load, frontier),

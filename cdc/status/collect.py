@@ -34,7 +34,8 @@ def collect_status(config: Config) -> dict[str, Any]:
         load under way, as far as control knows: load, state, rows, estimate, chunks_done, chunks,
         rows_per_second, seconds_left; ``replicas``:
         ``source.schema.table`` to position, version, ``behind_records`` (offsets of the topic,
-        so an upper bound), ``behind_seconds`` and ``error``. Unknown figures are None.
+        so an upper bound), ``behind_seconds``, ``out_of_range`` (column to number of values that
+        its Delta type cannot hold) and ``error``. Unknown figures are None.
     """
     sources: dict[str, Any] = {}
     replicas: dict[str, Any] = {}
@@ -201,6 +202,7 @@ def _replica(
         "version": None,
         "behind_records": None,
         "behind_seconds": None,
+        "out_of_range": {},
         "error": None,
     }
     try:
@@ -215,6 +217,7 @@ def _replica(
             "position": _text(position),
             "end_lsn": None if position is None else format_lsn(position.lsn),
             "version": replica.version,
+            "out_of_range": dict(replica.out_of_range),
         }
     record = control.tables.get(table)
     if record is not None and view is not None:

@@ -44,6 +44,13 @@ def render_status(status: Mapping[str, Any]) -> str:
     if loading:
         header = ("LOADING", "LOAD", "STATE", "CHUNKS", "ROWS", "ROWS/S", "LEFT")
         parts.append(_grid(header, loading))
+    far = [
+        (f"{name}.{column}", f"{count:,}")
+        for name, replica in status["replicas"].items()
+        for column, count in sorted(replica.get("out_of_range", {}).items())
+    ]
+    if far:
+        parts.append(_grid(("COLUMN", "OUT OF RANGE"), far))
     problems = list(_problems(status))
     if problems:
         parts.append("\n".join(problems))

@@ -63,6 +63,8 @@ def test_apply_killed_in_the_middle_of_a_merge(started, kill_rounds):
 
 
 @pytest.mark.timeout(900)
+# Each life of the daemon is a start of Spark; in the middle of a MERGE is the worst moment.
+@pytest.mark.parametrize("kill_rounds", [1, pytest.param(5, marks=pytest.mark.full)])
 def test_the_daemon_killed_and_started_again(started, kill_rounds):
     pipeline, rng = started(FEW), random.Random(12)
     pipeline.start_daemon()

@@ -272,7 +272,7 @@ def test_servers_outlive_the_command_and_destroy_leaves_nothing(tmp_path):
     up = f"""
 from pathlib import Path
 from deploy.local.stack import LocalStack
-LocalStack(Path({str(folder)!r})).up()
+LocalStack(Path({str(folder)!r}), quick_start=True).up()
 """
     assert (answer := _run(up)).returncode == 0, answer.stderr
     stack = LocalStack(folder)
@@ -320,7 +320,7 @@ def test_a_failed_up_leaves_nothing_running(tmp_path, monkeypatch):
 
 
 def test_a_copied_project_gets_data_of_its_own(tmp_path):
-    first = LocalStack(tmp_path / "first", die_with_parent=True, fsync=False)
+    first = LocalStack(tmp_path / "first", die_with_parent=True, fsync=False, quick_start=True)
     try:
         first.up()
         first.down()

@@ -1,6 +1,7 @@
 """``cdc query`` over a real log: everything that is in the log is seen, at one frontier."""
 
 import csv
+import datetime as dt
 import io
 import json
 import shutil
@@ -59,6 +60,13 @@ class Project:
 
     def rows(self, sql):
         return self.query(sql).rows
+
+    def says(self, line):
+        """A line more in cdc.yaml's source; takes the place of an earlier one."""
+        path = self.folder / "cdc.yaml"
+        text = path.read_text().split("    types:")[0]
+        path.write_text(f"{text}    {line}\n")
+        self.config = load_config(path)
 
     def refused(self, sql, **options):
         with pytest.raises(CdcError) as error:
@@ -484,9 +492,13 @@ def test_values_that_no_type_of_ours_holds(project):
     schema = table_schema(("id", codecs.INT4), ("at", codecs.TIMESTAMP))
     project.gen.create([schema])
     project.gen.load({schema.id: [[b"1", b"infinity"]]})
+    assert project.rows("from shop.public.orders") == [(1, dt.datetime.max)]  # noqa: DTZ901
+    project.says("types: {timestamp: error}")
     error = project.refused("from shop.public.orders")
     assert (error.code, error.table) == ("value_out_of_range", "shop.public.orders")
     assert "column at" in error.message
+    project.says("types: {timestamp: string}")
+    assert project.rows("from shop.public.orders") == [(1, "infinity")]
 
 
 # --- While the source goes on ----------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdc import codecs
+from cdc.codecs import TypePolicies
 from cdc.errors import LakeError, LogError
 from cdc.lake import CommitNote
 from cdc.states import ERRORED, READY
@@ -164,9 +165,10 @@ def one_commit(path):
 
 def test_a_table_that_fails_does_not_stop_the_others(spark, gen, tmp_path):
     times = table_schema(("id", codecs.INT4), ("at", codecs.TIMESTAMP), table="times")
+    strict = {"policies": lambda source, table: TypePolicies({"timestamp": "error"})}
     gen.create([times, PAIRS])
     gen.load({PAIRS.id: [[b"1", b"x", None]]})
-    lake = Lake(spark, gen, tmp_path)
+    lake = Lake(spark, gen, tmp_path, **strict)
     lake.apply()
     gen.transaction(Insert(times.id, [b"1", b"infinity"]), Insert(PAIRS.id, [b"2", b"x", None]))
     for small in (50_000, 0):

@@ -18,7 +18,7 @@ T = TableId("public", "t")
 ROWS = 20_000
 
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_a_load_is_shown_and_destroyed_in_its_middle(stack, database, topic_prefix, tmp_path):

@@ -13,6 +13,7 @@ from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.errors import LakeError, LogError
 from cdc.fold import fold, settle
 from cdc.position import Position, frontier
+from cdc.schema import ERROR
 from spark_jobs import newest
 from spark_jobs.arrow_values import ArrowValues, Newest, _Refused
 from spark_jobs.base import BaseRows
@@ -96,7 +97,7 @@ def test_histories(monkeypatch, chunk):
             key: (None if o.row is None else settle(o.row, rows), o.position.lsn)
             for key, o in fold(records, end, truncate, start=start).items()
         }
-        tables, read = fold_in_driver(
+        tables, read, _ = fold_in_driver(
             cast(Any, Log(records, rng)), plan_of(bounds), Held(rows), 1 << 30
         )
         assert read >= len(records)
@@ -178,7 +179,7 @@ def test_values_are_those_of_the_codecs():
     ],
 )
 def test_values_that_delta_cannot_hold(oid, type, text):
-    schema = table_schema(("id", codecs.INT4), column(2, "x", oid, type=type))
+    schema = table_schema(("id", codecs.INT4), column(2, "x", oid, type=type, policy=ERROR))
     values = ArrowValues(Layout(schema, "shop.public.orders"), "t")
     records = [newest_of(schema, [b"1", None]), newest_of(schema, [b"2", text])]
     with pytest.raises(LakeError) as refused:

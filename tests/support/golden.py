@@ -21,7 +21,7 @@ from cdc.frontier import FrontierRecord, LastTransaction
 from cdc.names import TableId
 from cdc.position import Position, frontier
 from cdc.schema import WireType
-from cdc.states import COPYING, DONE, ERRORED, INTENDED, READY, REPLAYING, SNAPSHOTTING
+from cdc.states import COPYING, DONE, ERRORED, INTENDED, READY, RELOADS, REPLAYING, SNAPSHOTTING
 from cdc.unsent import UNSENT
 from tests.support.schemas import ALL_TYPES, all_types_row, all_types_schema, column, table_schema
 
@@ -95,6 +95,9 @@ def control_records():
         "table errored": TableRecord(
             orders, ERRORED, 1, table.topic, "uuid", 1, ready_from=ready, last_good=ready,
             reason="a column was dropped", remedy="start again",
+        ),
+        "table never captured": TableRecord(
+            orders, ERRORED, 0, "", None, 1, reason="has no key", remedy="add one", aside=RELOADS,
         ),
         "load intended": LoadRecord(
             orders, 1, table.topic, None, "chunks", None, INTENDED, slot="cdc_p_shop",

@@ -4,10 +4,11 @@ import re
 
 from cdc import codecs
 from cdc.position import Position
-from cdc.schema import Column, TableSchema
+from cdc.schema import CLAMP, Column, TableSchema, WireType
 
-#: An enum of the tests, which no table of types knows.
-MOOD = 16400
+#: Types of the tests: an enum, which no table of types knows, and a domain.
+MOOD, PRICE = 16400, 16402
+INT4S, TEXTS, FLOAT8S, BOXES = 1007, 1009, 1022, 1020
 
 TYPE_TEXT = {
     codecs.BOOL: "boolean",
@@ -34,6 +35,11 @@ TYPE_TEXT = {
     codecs.BIT: "bit(3)",
     codecs.VARBIT: "bit varying",
     MOOD: "mood",
+    PRICE: "price",
+    INT4S: "integer[]",
+    TEXTS: "text[]",
+    FLOAT8S: "double precision[]",
+    BOXES: "box[]",
 }
 
 
@@ -44,10 +50,21 @@ def numeric_typmod(precision, scale):
     return (precision << 16 | scale & 0x7FF) + 4
 
 
-def column(id, name, oid=codecs.TEXT, *, type=None, not_null=False, wire=None):
+#: What domains and arrays come to.
+WIRES = {
+    PRICE: WireType(codecs.NUMERIC, numeric_typmod(6, 2)),
+    INT4S: WireType(codecs.INT4, -1, array=True),
+    TEXTS: WireType(codecs.TEXT, -1, array=True),
+    FLOAT8S: WireType(codecs.FLOAT8, -1, array=True),
+    BOXES: WireType(603, -1, array=True, delimiter=";"),
+}
+
+
+def column(id, name, oid=codecs.TEXT, *, type=None, not_null=False, wire=None, policy=CLAMP):
     match = _NUMERIC.fullmatch(type or "")
     typmod = numeric_typmod(int(match[1]), int(match[2])) if match else -1
-    return Column(id, name, oid, typmod, type or TYPE_TEXT[oid], not_null, wire=wire)
+    text, wire = type or TYPE_TEXT[oid], wire or WIRES.get(oid)
+    return Column(id, name, oid, typmod, text, not_null, wire=wire, policy=policy)
 
 
 def table_schema(*columns, key=("id",), table="orders", version=1, load=1, identity="d", lsn=1):
@@ -87,6 +104,11 @@ ALL_TYPES = {
     "bi": (codecs.BIT, b"101"),
     "vb": (codecs.VARBIT, b""),
     "e": (MOOD, b'very "happy"'),
+    "dm": (PRICE, b"-12.50"),
+    "ai": (INT4S, b"{{1,NULL},{3,4}}"),
+    "ta": (TEXTS, rb'{a,NULL,"NULL","","a,b","d\"e","f\\\\g"," h "}'),
+    "af": (FLOAT8S, b"{9.999999999999999e+22,-0,NaN,NULL,1e-05}"),
+    "ab": (BOXES, b"{(1,1),(0,0);(3,3),(2,2)}"),
 }
 
 

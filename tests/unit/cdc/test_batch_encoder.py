@@ -11,7 +11,13 @@ from cdc.batch_encoder import BatchEncoder
 from cdc.envelope import BadValue, Origin, RowEncoder, TransactionFields
 from tests.support.schemas import (
     ALL_TYPES,
+    BOXES,
+    FLOAT8S,
+    INT4S,
     MOOD,
+    PRICE,
+    TEXTS,
+    WIRES,
     all_types_row,
     all_types_schema,
     table_schema,
@@ -51,11 +57,16 @@ VALUES = {
     codecs.BIT: st.sampled_from(["0", "101"]),
     codecs.VARBIT: st.sampled_from(["", "101"]),
     MOOD: text,
+    PRICE: st.sampled_from(["0.00", "-9999.99", "NaN"]),
+    INT4S: st.sampled_from(["{}", "{1,NULL}", "{{1},{2}}", "[0:1]={1,2}"]),
+    TEXTS: st.sampled_from(['{"a b",NULL,"NULL"}', '{{"\\"","\\\\"},{"",x}}']),
+    FLOAT8S: st.sampled_from(["{-0,NaN,1e-05}", "{}"]),
+    BOXES: st.sampled_from(["{(1,1),(0,0);(3,3),(2,2)}", "{NULL;(1,1),(0,0)}"]),
 }
 
 
 def test_every_supported_type_is_tried():
-    assert set(VALUES) == {*codecs.CODECS, MOOD}
+    assert set(VALUES) == {*codecs.CODECS, *WIRES, MOOD}
     assert {oid for oid, _ in ALL_TYPES.values()} == set(VALUES)
 
 

@@ -1,5 +1,6 @@
 import datetime as dt
 import math
+from dataclasses import replace
 from decimal import Decimal
 
 import orjson
@@ -8,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc import codecs
-from cdc.codecs import CODECS, BadText, arrow_type, delta_type, from_json
+from cdc.codecs import CODECS, BadText, TypePolicies, arrow_type, delta_type, from_json
 from cdc.errors import LakeError
-from tests.support.schemas import column
+from cdc.schema import CLAMP, ERROR, NULL, STRING
+from tests.support.schemas import column, table_schema
 
 
 def json_of(oid, text):
@@ -101,22 +103,85 @@ def test_numeric_is_decimal_only_when_exact(type, ddl):
     assert str(arrow_type(numeric)).startswith("decimal128" if ddl != "STRING" else "string")
 
 
+FIRST, LAST = dt.date(1, 1, 1), dt.date(9999, 12, 31)
+BEGINNING = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+END = dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC)
+#: Type, its text, the text of a value that Delta cannot hold, and what is nearest to it.
+OUT_OF_RANGE = [
+    (codecs.NUMERIC, "numeric(10,2)", "NaN", None),
+    (codecs.DATE, "date", "infinity", LAST),
+    (codecs.DATE, "date", "-infinity", FIRST),
+    (codecs.DATE, "date", "0044-03-15 BC", FIRST),
+    (codecs.DATE, "date", "10000-01-01", LAST),
+    (codecs.DATE, "date", "5874897-12-31", LAST),
+    (codecs.TIMESTAMP, "timestamp", "-infinity", BEGINNING.replace(tzinfo=None)),
+    (codecs.TIMESTAMP, "timestamp", "0044-03-15 12:00:00 BC", BEGINNING.replace(tzinfo=None)),
+    (codecs.TIMESTAMP, "timestamp", "294276-12-31 23:59:59.999999", END.replace(tzinfo=None)),
+    (codecs.TIMESTAMPTZ, "timestamptz", "infinity", END),
+    (codecs.TIMESTAMPTZ, "timestamptz", "10000-01-01 00:00:00+00", END),
+    (codecs.TIMESTAMPTZ, "timestamptz", "4713-01-02 00:00:00.5+00 BC", BEGINNING),
+]
+
+
+@pytest.mark.parametrize(("oid", "type", "text", "nearest"), OUT_OF_RANGE)
+def test_what_delta_cannot_hold_is_replaced_by_the_columns_policy(oid, type, text, nearest):
+    value = json_of(oid, text.encode())
+    clamped = column(1, "c", oid, type=type)
+    assert codecs.bends(clamped) and codecs.is_out_of_range(clamped, value)
+    assert from_json(clamped)(value) == nearest
+    assert from_json(replace(clamped, policy=NULL))(value) is None
+    as_text = replace(clamped, policy=STRING)
+    assert (delta_type(as_text), codecs.bends(as_text)) == ("STRING", False)
+    assert from_json(as_text)(value) == text
+    with pytest.raises(LakeError, match="column when_it_was") as caught:
+        from_json(replace(clamped, name="when_it_was", policy=ERROR))(value)
+    assert caught.value.code == "value_out_of_range"
+    assert text not in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", [CLAMP, NULL, ERROR])
 @pytest.mark.parametrize(
     ("oid", "type", "value"),
     [
-        (codecs.NUMERIC, "numeric(10,2)", "NaN"),
-        (codecs.DATE, "date", "infinity"),
-        (codecs.DATE, "date", "0044-03-15 BC"),
-        (codecs.DATE, "date", "10000-01-01"),
-        (codecs.TIMESTAMP, "timestamp", "-infinity"),
-        (codecs.TIMESTAMPTZ, "timestamptz", "10000-01-01 00:00:00+00"),
+        (codecs.NUMERIC, "numeric(10,2)", "1x"),
+        (codecs.DATE, "date", "2024-02-30"),
+        (codecs.DATE, "date", "infinite"),
+        (codecs.TIMESTAMP, "timestamp", "2024-02-30T00:00:00.000000"),
+        (codecs.TIMESTAMPTZ, "timestamptz", "10000-01-01 25"),
+        (codecs.TIMESTAMPTZ, "timestamptz", 7),
     ],
 )
-def test_what_delta_cannot_hold_is_an_error_that_names_the_column(oid, type, value):
-    with pytest.raises(LakeError, match="column when_it_was") as caught:
-        from_json(column(1, "when_it_was", oid, type=type))(value)
-    assert caught.value.code == "value_out_of_range"
-    assert value not in str(caught.value).replace("infinity, NaN, BC", "")
+def test_what_is_no_value_at_all_is_an_error_whatever_the_policy(oid, type, value, policy):
+    with pytest.raises(LakeError):
+        from_json(column(1, "c", oid, type=type, policy=policy))(value)
+
+
+@given(st.dates())
+def test_what_delta_holds_is_never_out_of_range(day):
+    date = column(1, "c", codecs.DATE)
+    assert not codecs.is_out_of_range(date, day.isoformat())
+    for oid, suffix in ((codecs.TIMESTAMP, ""), (codecs.TIMESTAMPTZ, "Z")):
+        moment = f"{day.isoformat()}T00:00:00.000000{suffix}"
+        assert not codecs.is_out_of_range(column(1, "c", oid), moment)
+
+
+def test_policies_of_columns_go_before_those_of_types():
+    schema = table_schema(
+        ("day", codecs.DATE), ("at", codecs.TIMESTAMPTZ), ("b", codecs.TIMESTAMPTZ),
+        ("n", codecs.NUMERIC), ("f", codecs.FLOAT8), key=("day",),
+    )  # fmt: skip
+    types = {"timestamp with time zone": NULL, "date": CLAMP}
+    policies = TypePolicies(types, {"at": STRING, "f": STRING, "gone": NULL})
+    found = policies.put_into(schema)
+    # Two dates of a key would become one.
+    assert {c.name: c.policy for c in found.columns} == {
+        "day": ERROR, "at": STRING, "b": NULL, "n": CLAMP, "f": STRING,
+    }  # fmt: skip
+    assert policies.unknown_columns(schema) == ("gone",)
+    assert delta_type(found.column("f")) == "STRING"
+    assert from_json(found.column("f"))(1e23) == "9.999999999999999e+22"
+    assert found.to_record() == schema.to_record()
+    assert TypePolicies({"date": STRING}).put_into(schema).column("day").policy == STRING
 
 
 @pytest.mark.parametrize(

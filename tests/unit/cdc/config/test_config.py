@@ -230,7 +230,6 @@ def test_all_problems_are_told_at_once():
     ("old", "new", "key"),
     [
         ("name: public.orders", "name: public.orders\n        key: [id]", "tables[1].key"),
-        ("name: public.orders", "name: public.orders\n        types: {a: b}", "tables[1].types"),
         ("name: public.orders", "name: public.orders\n        delta: {x: 1}", "tables[1].delta"),
         (
             "name: public.orders",

@@ -75,7 +75,14 @@ def test_metrics_are_prometheus_text(supervisor):
     }
     apply.metrics = {
         "batches": 7,
-        "replicas": {"shop.public.t": {"lag_bytes": 5, "records": 6, "position": "x"}},
+        "replicas": {
+            "shop.public.t": {
+                "lag_bytes": 5,
+                "records": 6,
+                "position": "x",
+                "out_of_range_values": {"at": 3},
+            }
+        },
         "pending": {"shop.public.t": 8},
     }
     answer = call(supervisor, "GET", "/metrics")
@@ -105,6 +112,7 @@ def test_metrics_are_prometheus_text(supervisor):
         ("cdc_apply_pending", table): 8,
         ("cdc_replica_lag_bytes", table): 5,
         ("cdc_replica_records", table): 6,
+        ("cdc_replica_out_of_range_values_total", ("column", "at"), table): 3,
     }
 
 
