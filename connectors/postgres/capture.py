@@ -260,8 +260,20 @@ class Capture:
             try:
                 tables = routed_tables(control, self._writer.position)
                 self._router = router(tables=tables)
+                catalog = LoadCatalog(side.connected, settings.publication)
+
+                def hurry() -> None:
+                    catalog.flush_wal()
+                    stream.ask_position()
+
                 self._watch = SourceWatch(
-                    settings, self._records, self._router, side, self._loading_schemas, self._writer
+                    settings,
+                    self._records,
+                    self._router,
+                    side,
+                    self._loading_schemas,
+                    self._writer,
+                    hurry,
                 )
                 if not replay:
                     # A replay goes up to a change after which it need not hold any more.
@@ -272,7 +284,7 @@ class Capture:
                         admin=self._admin,
                         reader=self._reader,
                         copier=self._make_copier(copy_settings(settings, position.position.epoch)),
-                        catalog=LoadCatalog(side.connected, settings.publication),
+                        catalog=catalog,
                         router=self._router,
                         writer=self._writer,
                         replay_router=lambda table: router(tables={table.schema.id: table}),

@@ -49,6 +49,7 @@ class SourceWatch:
         side: To ask the source.
         loading: Schemas of the tables that are being loaded.
         writer: Of the log: how far the stream is.
+        hurry: Makes a quiet server tell how far it is.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class SourceWatch:
         side: SideConnection,
         loading: Callable[[], Mapping[TableId, TableSchema]],
         writer: LogWriter,
+        hurry: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._records = records
@@ -66,6 +68,7 @@ class SourceWatch:
         self._side = side
         self._loading = loading
         self._writer = writer
+        self._hurry = hurry
         # Differences that the stream may still tell of: the table then, and the end of WAL.
         self._suspects: dict[TableId, tuple[TableIdentity, int]] = {}
         # The frontier when a table was last as it should be.
@@ -175,6 +178,7 @@ class SourceWatch:
             self._often_until = time.monotonic() + _OFTEN_FOR_S
             return
         if self._writer.end_lsn < lsn:
+            self._hurry()
             self._often_until = time.monotonic() + _OFTEN_FOR_S
             return
         del self._suspects[id]
