@@ -74,9 +74,9 @@ stages+=("$(printf '%-14s %5d s  ok' setup "$SECONDS")")
 stage lint .venv/bin/ruff check .
 stage format .venv/bin/ruff format --check .
 stage types .venv/bin/mypy
-# These tests wait half of the time, so three runs share the machine: those that share one Spark
-# session; those that start whole pipelines, with a Spark of their own; and the rest. Each run has
-# one Postgres and one broker for all its tests that need no more than that.
+# These tests wait half of the time, so three runs of about the same length share the machine: what
+# is mostly Spark's work; pipelines as processes, of which many are killed; and the rest. Each run
+# has one Postgres, one broker and one Spark session for all its tests that need no more than that.
 beside spark tests -m spark
 beside pipelines tests/pipeline tests/faults -m 'not spark'
 stage tests here tests/unit tests/properties tests/integration -m 'not spark'

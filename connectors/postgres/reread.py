@@ -26,6 +26,17 @@ _LONGEST_DELAY_S = 0.5
 _WARN_EVERY_S = 10.0
 _HALF_XID_SPACE = 1 << 31
 
+# Types of extensions have operators of their own, in whatever schema the extension is; the others
+# (also enums and arrays, which have no operator class by themselves) have the server's.
+_EQUALITY = """coalesce(
+    (SELECT s.nspname FROM pg_opclass d
+     JOIN pg_am m ON m.oid = d.opcmethod AND m.amname = 'btree'
+     JOIN pg_amop e ON e.amopfamily = d.opcfamily AND e.amoplefttype = d.opcintype
+                   AND e.amoprighttype = d.opcintype AND e.amopstrategy = 3
+     JOIN pg_operator o ON o.oid = e.amopopr
+     JOIN pg_namespace s ON s.oid = o.oprnamespace
+     WHERE d.opcdefault AND d.opcintype IN (a.atttypid, t.typbasetype) LIMIT 1), 'pg_catalog')"""
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 #: Key values as Postgres' text, in the order of the key.
 Key = tuple[str, ...]
@@ -134,10 +145,11 @@ class Rereader:
         connection.execute(f"LOCK TABLE ONLY {table} IN ACCESS SHARE MODE".encode())
         names = [schema.columns[i].name for i in columns]
         current = connection.execute(
-            "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,"
+            "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint,"  # noqa: S608
             " (SELECT jsonb_object_agg(attname,"
-            "   jsonb_build_array(atttypid::bigint, format_type(atttypid, -1)))"
-            "  FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)"
+            f"   jsonb_build_array(atttypid::bigint, format_type(atttypid, -1), {_EQUALITY}))"
+            "  FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+            "  WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)"
             " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE c.oid = %s::oid AND n.nspname = %s::text AND c.relname = %s::text",
             (schema.relid, row[0], row[1]),
@@ -149,7 +161,8 @@ class Rereader:
         if not as_before.issuperset(schema.key):
             return [{} for _ in wanted]
         readable = [(i, name) for i, name in zip(columns, names, strict=True) if name in as_before]
-        query = _query(table, [(k, types[k][1]) for k in schema.key], [n for _, n in readable])
+        key = [(name, types[name][1], types[name][2]) for name in schema.key]
+        query = _query(table, key, [n for _, n in readable])
         keys = list(zip(*(w.key for w in wanted), strict=True))
         parameters: list[Any] = [
             [str(extend_xid(w.xid, next_xid)) for w in wanted],
@@ -189,12 +202,12 @@ def extend_xid(xid: int, next_xid: int) -> int:
     return full
 
 
-def _query(table: str, key: Sequence[tuple[str, str]], names: Sequence[str]) -> bytes:
+def _query(table: str, key: Sequence[tuple[str, str, str]], names: Sequence[str]) -> bytes:
     """One statement, so one snapshot, for visibility and rows alike.
 
     Args:
         table: Its quoted name.
-        key: Name and type of each key column.
+        key: Name and type of each key column, and the schema of its equality operator.
         names: Columns to read.
     """
     keys = ", ".join(f"k{i}" for i in range(len(key)))
@@ -204,8 +217,8 @@ def _query(table: str, key: Sequence[tuple[str, str]], names: Sequence[str]) -> 
     outer = "".join(f", r.c{i}" for i in range(len(names)))
     # Each key value's text is read by its own column's type, so that indexes are used.
     conditions = " AND ".join(
-        f"t.{quote_ident(name)} = CAST(w.k{i} AS {type_name})"
-        for i, (name, type_name) in enumerate(key)
+        f"t.{quote_ident(name)} OPERATOR({quote_ident(schema)}.=) CAST(w.k{i} AS {type_name})"
+        for i, (name, type_name, schema) in enumerate(key)
     )
     rows = f"SELECT true AS there{inner} FROM ONLY {table} t WHERE {conditions}"  # noqa: S608
     return (

@@ -70,6 +70,36 @@ def test_an_untouched_large_value_is_never_lost(docs):
         assert [(r.after or {}).get("body") for r in named] == [body("a"), body("b")]
 
 
+def test_rows_with_keys_of_unusual_types_are_read_again(stack, database, topic_prefix):
+    docs = Capturing(stack.bootstrap, database, topic_prefix, ["docs"])
+    docs.execute(
+        "create extension ltree",
+        "create extension citext",
+        "create type mood as enum ('do re', 'mi')",
+        "create domain price as numeric(8,2) check (value > 0)",
+        "create domain trail as ltree",
+        'create table docs (l ltree, c citext, m mood, p price, "a b" int[], y bytea,'
+        ' z timestamptz, f float8, b char(4), q "char", w inet, d trail, v varbit, n int,'
+        ' body text, primary key (l, c, m, p, "a b", y, z, f, b, q, w, d, v))',
+        "alter table docs alter body set storage external",
+    )
+    key = (
+        "'Top.A', 'MiXed', 'do re', 1.5, '{1,NULL}', '\\x00ff', '0044-03-15 12:00:00+00 BC', '-0',"
+        " 'ab', 'x', '192.0.2.7/25', 'X.Y', B'01'"
+    )
+    with docs.running():
+        docs.wait_ready()
+        docs.execute(f"insert into docs values ({key}, 0, '{body('a')}')", "update docs set n = 1")
+        docs.caught_up()
+    (update,) = updates(docs)
+    assert (update.after or {}).get("body") == body("a")
+    assert json.loads(update.key) == {
+        "l": "Top.A", "c": "MiXed", "m": "do re", "p": "1.50", "a b": [1, None], "y": "AP8=",
+        "z": "0044-03-15 12:00:00+00 BC", "f": -0.0, "b": "ab  ", "q": "x", "w": "192.0.2.7/25",
+        "d": "X.Y", "v": "01",
+    }  # fmt: skip
+
+
 def test_under_full_identity_nothing_is_read_again(stack, database, topic_prefix):
     docs = Capturing(stack.bootstrap, database, topic_prefix, ["docs"])
     docs.execute(

@@ -13,6 +13,8 @@ from tests.support import workload
 from tests.support.compare import assert_delta_is_source, assert_query_is_source
 from tests.support.pipeline import SOURCE, Pipeline
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
 TABLES = workload.TABLES
 
 
@@ -32,7 +34,6 @@ def pipeline(stack, tmp_path_factory):
     stack.postgres.drop_database("whole_pipeline")
 
 
-@pytest.mark.timeout(900)
 def test_replicas_and_queries_equal_postgres(pipeline):
     assert_query_is_source(pipeline, TABLES)
     pipeline.wait_applied(TABLES)
@@ -40,7 +41,6 @@ def test_replicas_and_queries_equal_postgres(pipeline):
     assert_query_is_source(pipeline, TABLES)
 
 
-@pytest.mark.timeout(900)
 def test_every_query_over_two_tables_sees_whole_transactions(pipeline):
     total = """select (select sum(balance) from shop.public.accounts_a)
                     + (select sum(balance) from shop.public.accounts_b) as total"""
@@ -49,7 +49,6 @@ def test_every_query_over_two_tables_sees_whole_transactions(pipeline):
             assert pipeline.query(total) == [[workload.BANK_TOTAL]]
 
 
-@pytest.mark.timeout(900)
 def test_rebuild_while_writes_go_on_and_readers_read(pipeline):
     pipeline.wait_applied(TABLES)
     path = lake_folder(str(pipeline.lake), SOURCE, "public", "accounts_a")
