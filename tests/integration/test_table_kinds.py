@@ -218,7 +218,7 @@ def test_a_column_list_leaves_the_other_columns_out(capturing):
         ),
         ["partial"],
     )
-    if source.rows("show server_version_num")[0][0] < "150000":
+    if int(source.rows("show server_version_num")[0][0]) < 150000:
         pytest.skip("column lists came with version 15")
     theirs = f"p_{source.conninfo['dbname']}"
     source.execute(f"create publication {theirs} for table partial (id, shown)")
@@ -233,3 +233,28 @@ def test_a_column_list_leaves_the_other_columns_out(capturing):
         )
         assert_log_is_source(source, "partial")
         assert all(set(row) == {"id", "shown"} for row in source.state("partial").values())
+
+
+def test_generated_columns_are_there_when_the_publication_has_them(capturing):
+    source = capturing(
+        (
+            "create table sums (id int primary key, a int, twice int generated always as (a * 2)"
+            " stored, label text generated always as ('n' || a) stored)",
+            "insert into sums (id, a) values (1, 10)",
+        ),
+        ["sums"],
+    )
+    if int(source.rows("show server_version_num")[0][0]) < 180000:
+        pytest.skip("generated columns are published from version 18 on")
+    theirs = f"p_{source.conninfo['dbname']}"
+    source.execute(
+        f"create publication {theirs} for table sums with (publish_generated_columns = stored)"
+    )
+    source.settings = dataclasses.replace(
+        source.settings, publication=theirs, manage_publication=False
+    )
+    with source.running():
+        source.wait_ready()
+        source.execute("insert into sums (id, a) values (2, 20)", "update sums set a = 11")
+        assert_log_is_source(source, "sums")
+        assert {row["twice"] for row in source.state("sums").values()} == {22}

