@@ -30,7 +30,7 @@ NULL_MARK: Final = ESCAPE + "N"
 RANGE_DIGITS: Final = 3
 RANGES: Final = 16**RANGE_DIGITS
 #: Shifts that fold an integer key, so that keys which share their low bits still spread.
-KEY_SHIFTS: Final = (20, 41)
+KEY_SHIFTS: Final = (12, 24, 36, 48)
 #: Hexadecimal digits of a row's md5 that are summed up: a positive 64-bit integer.
 SUM_DIGITS: Final = 15
 

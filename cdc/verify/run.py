@@ -18,7 +18,7 @@ from cdc.errors import CdcError, ConfigError, EnvironmentProblem, LogError, Quer
 from cdc.log.admin import LogAdmin
 from cdc.log.reader import LogReader
 from cdc.log.topics import DELETE_RETENTION_MS
-from cdc.names import lake_folder
+from cdc.names import TableId, lake_folder
 from cdc.position import Position, format_lsn, frontier
 from cdc.query.engine import open_connection
 from cdc.query.replica_reader import OpenReplica, open_for_query
@@ -35,6 +35,7 @@ from cdc.query.source_view import (
 from cdc.query.statement import TableName
 from cdc.query.tail import Tail
 from cdc.runtime import resolve_log
+from cdc.states import REMOVED
 from cdc.verify.compare import differing_ranges, find_differences
 from cdc.verify.derived import DerivedTable
 from cdc.verify.replica import pin_replica
@@ -90,15 +91,13 @@ def run_verify(
 
     Raises:
         ConfigError: ``unknown_table``.
-        EnvironmentProblem: The log cannot be addressed.
+        EnvironmentProblem: The log cannot be reached.
     """
     results = []
-    wanted = wanted_tables(config, tables)
     bootstrap, security = resolve_log(config)
-    prefix = config.log.topic_prefix
-    for source, names in wanted.items():
-        with LogReader(bootstrap, security, topic_prefix=prefix) as reader:
-            admin = LogAdmin(bootstrap, security)
+    with LogReader(bootstrap, security, topic_prefix=config.log.topic_prefix) as reader:
+        admin = LogAdmin(bootstrap, security)
+        for source, names in _wanted(_known(config, reader), tables).items():
             run = _SourceRun(config, source, reader, admin, options, named=bool(tables))
             for result in run.results(names, open_source):
                 on_result(result)
@@ -106,13 +105,26 @@ def run_verify(
     return VerifyResult(tuple(results))
 
 
-def wanted_tables(config: Config, tables: Sequence[str]) -> dict[str, list[TableName]]:
-    """Source to its tables among those asked for; all of them if none is named.
+def _known(config: Config, reader: LogReader) -> list[TableName]:
+    """The tables of cdc.yaml; which ones match a pattern, only the log knows."""
+    known = {}
+    for name, source in config.sources.items():
+        known[name] = source.with_matches(_in_log(reader, name) if source.patterns else ())
+    return table_names(known)
 
-    Raises:
-        ConfigError: ``unknown_table``.
-    """
-    known = table_names({name: source.table_ids for name, source in config.sources.items()})
+
+def _in_log(reader: LogReader, source: str) -> list[TableId]:
+    try:
+        tables = reader.control_state(source).tables
+    except LogError as error:
+        if error.code != "topic_missing":
+            raise
+        return []
+    return [id for id, record in tables.items() if record.state != REMOVED]
+
+
+def _wanted(known: Sequence[TableName], tables: Sequence[str]) -> dict[str, list[TableName]]:
+    """Source to its tables among those asked for; all of them if none is named."""
     by_text = {str(name): name for name in known}
     wanted: dict[str, list[TableName]] = {}
     for table in dict.fromkeys(tables) or by_text:

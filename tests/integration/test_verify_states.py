@@ -7,12 +7,14 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from cdc import codecs
 from cdc.cli.main import run
 from cdc.config import load_config
+from cdc.errors import ConfigError
 from cdc.states import ERRORED, SNAPSHOTTING
 from cdc.verify.run import VerifyOptions, run_verify
 from tests.support.capturing import Capturing
@@ -41,7 +43,7 @@ class Snapshot:
 @dataclass
 class Project:
     gen: LogGen
-    path: object
+    path: Path
 
     def verify(self, *tables, sysid="1", **options):
         @contextmanager
@@ -100,6 +102,18 @@ def test_what_is_not_ready_is_named_with_its_state(project, capsys):
     assert "remedy: wait for the load" in shown.err
 
 
+def test_tables_that_match_a_pattern(project):
+    text = project.path.read_text()
+    project.path.write_text(text.replace("[public.orders, public.customers]", '["public.*"]'))
+    assert project.verify() == {}
+    project.gen.create([ORDERS, CUSTOMERS])
+    assert set(project.verify()) == {"orders", "customers"}
+    assert project.verify("shop.public.orders")["orders"].error.code == "table_not_ready"
+    with pytest.raises(ConfigError) as error:
+        project.verify("shop.public.order")
+    assert "shop.public.orders" in str(error.value.remedy)
+
+
 def test_a_load_that_is_complete_only_later(project):
     gen = project.gen
     gen.create([ORDERS, CUSTOMERS])
@@ -113,8 +127,8 @@ def test_a_load_that_is_complete_only_later(project):
 
     config = load_config(project.path)
     (orders,) = run_verify(config, ["shop.public.orders"], open_source, VerifyOptions()).tables
-    assert (orders.outcome, orders.error.code) == ("refused", "table_not_ready")
-    assert orders.error.remedy == "verify again"
+    assert orders.outcome == "refused" and orders.error is not None
+    assert (orders.error.code, orders.error.remedy) == ("table_not_ready", "verify again")
 
 
 def test_another_server_behind_the_same_address(project):
