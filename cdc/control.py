@@ -104,7 +104,8 @@ class TableRecord(_Record):
         pub_rel: oid and xmin of the table's row in pg_publication_rel.
         aside: When Errored while the source goes on without it: ``reload`` or ``wait``, see
             ``cdc.states``; None: the source itself is stopped.
-        enums: Labels of the enums in its columns by their OIDs in pg_enum, as rows have them.
+        types: What values of its columns look like beyond their own types: labels of enums by
+            ``e`` and OID in pg_enum, attributes of composite types by ``c`` and OID in pg_class.
     """
 
     id: TableId
@@ -121,7 +122,7 @@ class TableRecord(_Record):
     filenode: int | None = None
     pub_rel: dict[str, int] | None = None
     aside: str | None = None
-    enums: dict[str, str] | None = None
+    types: dict[str, str] | None = None
 
     _positions: ClassVar[tuple[str, ...]] = ("ready_from", "last_good")
     _in_key: ClassVar[tuple[str, ...]] = ("id",)

@@ -128,7 +128,7 @@ class Beginning:
                     relid=definition.relid,
                     filenode=definition.filenode,
                     pub_rel=pub_rel_of(definition),
-                    enums=None,
+                    types=None,
                 )
                 changed.append(table.to_key_value())
         failpoint("before_spooling")

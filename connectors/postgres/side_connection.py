@@ -48,8 +48,9 @@ _ADDED = f"""
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 """  # noqa: S608  (put together from constants)
 
-# Labels of all enums that values of a table's columns can have, wherever in them.
-_ENUMS = """
+# Labels of the enums and attributes of the composite types that values of a table's columns can
+# have, wherever in them.
+_TYPES = """
     (WITH RECURSIVE parts AS (
          SELECT a.atttypid AS type FROM pg_attribute a
          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -65,8 +66,18 @@ _ENUMS = """
                          AND a.attnum > 0 AND NOT a.attisdropped
          ) next
      )
-     SELECT jsonb_object_agg(e.oid::bigint, e.enumlabel)
-     FROM pg_enum e WHERE e.enumtypid IN (SELECT type FROM parts))
+     SELECT jsonb_object_agg(found.part, found.text)
+     FROM (SELECT 'e' || e.oid, e.enumlabel::text
+           FROM pg_enum e WHERE e.enumtypid IN (SELECT type FROM parts)
+           UNION ALL
+           SELECT 'c' || t.typrelid,
+                  string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', '
+                             ORDER BY a.attnum)
+           FROM pg_type t
+           JOIN pg_attribute a ON a.attrelid = t.typrelid
+           WHERE t.oid IN (SELECT type FROM parts) AND t.typrelid <> 0
+             AND a.attnum > 0 AND NOT a.attisdropped
+           GROUP BY t.typrelid) AS found(part, text))
 """
 _IDENTITIES = f"""
     SELECT c.oid::bigint, {_FILE},
@@ -77,7 +88,7 @@ _IDENTITIES = f"""
                              ORDER BY a.attnum)
             FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE}),
-           {_ENUMS}
+           {_TYPES}
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_publication pub ON pub.pubname = %(publication)s::text
@@ -89,7 +100,8 @@ _IDENTITIES = f"""
 
 # What is made by CREATE TABLE and stays when a table is attached or detached is its row type.
 _PARTITIONS = """
-    SELECT m.relid::oid::bigint, pg_relation_filenode(m.relid)::bigint, t.xmin = i.xmin
+    SELECT m.relid::oid::bigint, pg_relation_filenode(m.relid)::bigint, i.xmin::text::bigint,
+           t.xmin = i.xmin
     FROM pg_partition_tree(%s::oid::regclass) m
     JOIN pg_inherits i ON i.inhrelid = m.relid
     JOIN pg_class c ON c.oid = m.relid
@@ -187,7 +199,7 @@ class SideConnection:
                 logged=row[6],
                 identity=row[7],
                 columns=tuple(SeenColumn(*column) for column in row[8] or ()),
-                enums=row[9] or {},
+                types=row[9] or {},
             )
             for row in rows
         }
@@ -200,7 +212,7 @@ class SideConnection:
         """
         with mapped_errors("look at the partitions"):
             rows = self.connected().execute(_PARTITIONS, (relid,)).fetchall()
-        return {row[0]: Partition(row[1], row[2]) for row in rows}
+        return {row[0]: Partition(row[1], row[2], row[3]) for row in rows}
 
     def insert_lsn(self) -> int:
         """As ``catalog.current_wal_lsn``."""

@@ -46,7 +46,7 @@ class TableIdentity:
         logged: Its changes are in the WAL.
         identity: Its replica identity.
         columns: Its columns on the wire, in order.
-        enums: As ``TableRecord.enums``.
+        types: As ``TableRecord.types``.
     """
 
     filenode: int
@@ -55,7 +55,7 @@ class TableIdentity:
     logged: bool
     identity: str
     columns: tuple[SeenColumn, ...]
-    enums: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,13 @@ class Partition:
 
     Args:
         filenode: Of a leaf; None of others.
+        since: The transaction that made it a partition, 32 bits.
         made_there: It was created by the transaction that made it a partition, so there was no
             time for rows that no event told of.
     """
 
     filenode: int | None
+    since: int
     made_there: bool
 
 
@@ -122,12 +124,12 @@ def silent_change(
             "columns were added and the table rewritten: rows that were there before may hold a "
             "value that no event tells",
         )
-    before = record.enums or {}
-    if any(before.get(oid, label) != label for oid, label in now.enums.items()):
+    before = record.types or {}
+    if any(before.get(part, text) != text for part, text in now.types.items()):
         return SilentChange(
-            "enum_renamed",
-            "a label of an enum was renamed: rows that were there before hold the new one, and no "
-            "event tells",
+            "type_changed",
+            "a label of an enum was renamed, or the attributes of a composite type were changed: "
+            "rows that were there before read otherwise now, and no event tells",
         )
     return None
 
@@ -143,7 +145,10 @@ def silent_partitions(
         now: Those that are there.
     """
     if before is not None:
-        same = all(id in now and now[id].filenode == old.filenode for id, old in before.items())
+        same = all(
+            id in now and (now[id].filenode, now[id].since) == (old.filenode, old.since)
+            for id, old in before.items()
+        )
         if same and all(now[id].made_there for id in now.keys() - before.keys()):
             return None
     return SilentChange(

@@ -145,9 +145,9 @@ class SourceWatch:
         self._good[id] = self._writer.position
         self._side.filenodes[schema.relid] = now.filenode
         record = self._records[id]
-        enums = dict(now.enums) or None
-        if (record.filenode, record.enums) != (now.filenode, enums):
-            changed = dataclasses.replace(record, filenode=now.filenode, enums=enums)
+        types = dict(now.types) or None
+        if (record.filenode, record.types) != (now.filenode, types):
+            changed = dataclasses.replace(record, filenode=now.filenode, types=types)
             self._records[id] = changed
             self._router.control.append(changed.to_key_value())
 

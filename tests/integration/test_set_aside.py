@@ -175,6 +175,7 @@ SILENT = {
         "alter table {t} alter d drop default",
     ),
     "enum_renamed": ("alter type mood rename value 'sad' to 'blue'",),
+    "composite_changed": ("alter type pair add attribute c int",),
     "swapped": (
         "alter table {t} rename to {t}_old",
         CREATE,
@@ -191,6 +192,8 @@ def test_changes_that_no_event_tells_of_are_found_in_the_catalog(capturing, monk
         "create type mood as enum ('sad', 'happy')",
         "create domain moods as mood[]",
         "alter table enum_renamed add m moods default '{sad,happy}'",
+        "create type pair as (a int, b text)",
+        "alter table composite_changed add p pair[] default '{\"(1,x)\"}'",
     )
     with source.running():
         source.wait_ready(60)
