@@ -20,8 +20,10 @@ from cdc.schema import WireType
 
 #: For every parse of ours: a value may be as long as a record.
 JSON_OPTIONS: Final = {"maxStringLen": str(2**31 - 1)}
-#: Postgres' limit of an array's dimensions.
-_MOST_DIMENSIONS: Final = 6
+#: A string of JSON, or what is between two. Possessive, so that no length is too much.
+_TOKENS: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"]++'
+#: What is no string, in JSON and in an array's text.
+_WORDS: Final = (("null", "NULL"), ("true", "t"), ("false", "f"))
 #: Bounds before an array's text, which no JSON array begins with.
 _BOUNDS: Final = r"^\[-?[0-9]+:"
 #: All signs of an array of floats, or of one float, in JSON.
@@ -39,8 +41,6 @@ def postgres_text(wire: WireType, text: Column) -> Column:
     Returns:
         NULL for NULL, and where ``text`` is not a value of the type.
     """
-    if wire.array and _is_floating(wire):
-        return _floats(text)
     element = _TEXTS[CODECS.get(wire.oid, OTHER).to_text]
     return _array(text, element, wire.delimiter) if wire.array else element(text)
 
@@ -73,13 +73,6 @@ def row_text(value: Column) -> Column:
 
 def _is_floating(wire: WireType) -> bool:
     return wire.oid in (codecs.FLOAT4, codecs.FLOAT8)
-
-
-def _floats(text: Column) -> Column:
-    """An array of floats: no element of it is ever quoted."""
-    plain = f.replace(f.replace(text, f.lit("null"), f.lit("NULL")), f.lit('"'), f.lit(""))
-    signed = f.regexp_replace(plain, r"-0\.0(?=[,\]])", "-0")
-    return f.when(text.rlike(_BOUNDS), text).otherwise(f.translate(signed, "[]", "{}"))
 
 
 def _same(text: Column) -> Column:
@@ -119,27 +112,26 @@ _TEXTS: Final[dict[TextOf, Callable[[Column], Column]]] = {
 
 
 def _array(text: Column, element: Callable[[Column], Column], delimiter: str) -> Column:
-    """``array_out``'s text, by the number of brackets that the JSON begins with."""
+    """``array_out``'s text: strings of the JSON one by one, what is between them as a whole."""
     special = f'[{re.escape(delimiter)}{{}}"\\\\ \\t\\n\\x0B\\f\\r]'
 
-    def shown(value: Column) -> Column:
-        plain = element(value)
+    def of_string(token: Column) -> Column:
+        parsed = f.from_json(f.concat(f.lit("["), token, f.lit("]")), "array<string>", JSON_OPTIONS)
+        bare = f.substring(token, f.lit(2), f.length(token) - 2)
+        plain = element(f.when(token.contains("\\"), parsed[0]).otherwise(bare))
         escaped = f.replace(f.replace(plain, f.lit("\\"), f.lit("\\\\")), f.lit('"'), f.lit('\\"'))
-        bare = (plain != "") & (f.upper(plain) != "NULL") & ~plain.rlike(special)
-        quoted = f.concat(f.lit('"'), escaped, f.lit('"'))
-        return f.when(value.isNull(), "NULL").when(bare, plain).otherwise(quoted)
+        needs_none = (plain != "") & (f.upper(plain) != "NULL") & ~plain.rlike(special)
+        return f.when(needs_none, plain).otherwise(f.concat(f.lit('"'), escaped, f.lit('"')))
 
-    def rendered(values: Column, dimensions: int) -> Column:
-        def one(value: Column) -> Column:
-            return shown(value) if dimensions == 1 else rendered(value, dimensions - 1)
+    def of_rest(token: Column) -> Column:
+        signs = f.translate(token, "[],", "{}" + delimiter)
+        for word, shown in _WORDS:
+            signs = f.replace(signs, f.lit(word), f.lit(shown))
+        return f.regexp_replace(signs, r"-0\.0(?![0-9])", "-0")
 
-        inner = f.array_join(f.transform(values, one), delimiter)
-        return f.concat(f.lit("{"), inner, f.lit("}"))
-
-    depth = f.length(f.regexp_extract(text, r"^\[*", 0))
-    found = f.when(text.rlike(_BOUNDS), text)
-    for dimensions in range(1, _MOST_DIMENSIONS + 1):
-        kind = "array<" * dimensions + "string" + ">" * dimensions
-        parsed = f.from_json(text, kind, JSON_OPTIONS)
-        found = found.when(depth == dimensions, rendered(parsed, dimensions))
-    return found
+    tokens = f.regexp_extract_all(text, f.lit(_TOKENS), f.lit(0))
+    shown = f.transform(
+        tokens,
+        lambda token: f.when(token.startswith('"'), of_string(token)).otherwise(of_rest(token)),
+    )
+    return f.when(text.rlike(_BOUNDS), text).when(text.startswith("["), f.array_join(shown, ""))

@@ -85,7 +85,7 @@ class DerivedTable:
             found = self._con.execute(
                 f"SELECT {', '.join([*self._key, *columns])} FROM {self._from}"  # noqa: S608
                 f" WHERE {self._range} IN ({', '.join(map(str, parts))})"
-                f" AND list_contains($1, {self._key_digest})",
+                f" AND {self._key_digest} IN (SELECT unnest($1::VARCHAR[]))",
                 [[digest(key) for key in keys]],
             ).fetchall()
         width = len(self._key)

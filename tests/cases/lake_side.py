@@ -11,6 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc.closing import Closing
+from cdc.config import Config, load_config
 from cdc.errors import CdcError
 from cdc.names import TableId, lake_folder
 from spark_jobs.apply import Applier, ApplySettings
@@ -37,6 +38,7 @@ class LakeSide(Closing):
         self._address = LogAddress(bootstrap, {}, prefix)
         self._local = threading.local()
         self._appliers: list[Applier] = []
+        self._configs: dict[str, Config] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="lake")
 
     def close(self) -> None:
@@ -44,6 +46,10 @@ class LakeSide(Closing):
         self._pool.shutdown()
         for applier in self._appliers:
             applier.close()
+
+    def add(self, source: str, config: Path) -> None:
+        """Make a source known, before it is applied."""
+        self._configs[source] = load_config(config)
 
     def apply(self, source: str) -> dict[str, CdcError]:
         """Bring a source's replicas to its newest frontier.
@@ -77,7 +83,12 @@ class LakeSide(Closing):
 
     def _applier(self) -> Applier:
         if not hasattr(self._local, "applier"):
-            settings = ApplySettings(str(self.folder))
+            settings = ApplySettings(
+                str(self.folder),
+                policies=lambda source, table: (
+                    self._configs[source].sources[source].policies_of(table)
+                ),
+            )
             self._local.applier = Applier(self._spark, self._address, settings)
             self._appliers.append(self._local.applier)
         applier: Applier = self._local.applier

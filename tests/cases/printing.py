@@ -28,9 +28,8 @@ from tests.cases.source_side import canonical_session
 _AWAY: Final = "cdc_cases_away"
 _NUMBER: Final = "cdc_cases_n"
 #: Types that have several usual spellings, each of which can be written back to the same text.
-_SPELLINGS: Final = frozenset(
-    {"interval", "date", "timestamp", "timestamptz", "time", "timetz", "bytea"}
-)
+_SPELLED: Final = ("interval", "date", "timestamp", "timestamptz", "time", "timetz", "bytea")
+_SPELLINGS: Final = frozenset((*_SPELLED, *(f"_{name}" for name in _SPELLED)))
 
 
 @dataclass(frozen=True, slots=True)

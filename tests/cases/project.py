@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,11 +11,13 @@ from typing import Any, Final
 import psycopg
 
 from cdc.names import TableId
-from tests.cases.case import PUBLICATION, Case
+from tests.cases.case import PUBLICATION, Case, Expected
 
 PROJECT: Final = "cases"
 #: More than one, so that an order across partitions would show.
 _PARTITIONS: Final = 2
+_HAVE_ENDS: Final = ("date", "timestamp", "timestamptz", "numeric")
+_BEYOND: Final = re.compile(r"NaN|-?[Ii]nfinity|\d{5,}-\d\d-\d\d.*|.* BC")
 
 
 def write_project(
@@ -25,7 +28,7 @@ def write_project(
     bootstrap: str,
     prefix: str,
     lake: Path,
-    tables: Sequence[str],
+    tables: Sequence[dict[str, Any]],
 ) -> Path:
     """Write cdc.yaml for a source; its path."""
     password = folder / "password"
@@ -60,8 +63,11 @@ def write_project(
     return path
 
 
-def chosen_tables(case: Case, conninfo: Mapping[str, Any]) -> list[str]:
+def chosen_tables(case: Case, conninfo: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What cdc.yaml says of tables: those of the case, or patterns if some come later.
+
+    A column that has to show values that its Delta type cannot hold is declared to be text, as
+    somebody who needs them exactly would do.
 
     Args:
         case: The case.
@@ -73,11 +79,35 @@ def chosen_tables(case: Case, conninfo: Mapping[str, Any]) -> list[str]:
             " where pubname = %s",
             (PUBLICATION,),
         ).fetchall()
+        columns = connection.execute(
+            "select n.nspname::text, c.relname::text, a.attname::text from pg_attribute a"
+            " join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace"
+            " where a.attnum > 0 and a.atttypid = any(%s::regtype[])",
+            (list(_HAVE_ENDS),),
+        ).fetchall()
     published = {TableId(_text(schema), _text(table)) for schema, table in found}
+    with_ends = {(TableId(_text(s), _text(t)), _text(column)) for s, t, column in columns}
     wanted = [table.id for table in case.tables]
-    if all(id in published for id in wanted):
-        return [f"{_quoted(id.schema)}.{_quoted(id.table)}" for id in wanted]
-    return [f"{_quoted(schema)}.*" for schema in dict.fromkeys(id.schema for id in wanted)]
+    if not all(id in published for id in wanted):
+        schemas = dict.fromkeys(id.schema for id in wanted)
+        return [{"name": f"{_quoted(schema)}.*"} for schema in schemas]
+    return [
+        {
+            "name": f"{_quoted(table.id.schema)}.{_quoted(table.id.table)}",
+            "types": {c: "string" for c in _beyond(table) if (table.id, c) in with_ends},
+        }
+        for table in case.tables
+    ]
+
+
+def _beyond(table: Expected) -> list[str]:
+    """Columns with values beyond what Delta's dates, timestamps and decimals can hold."""
+    rows = [json.loads(row) for row in table.rows or ()]
+    return [
+        name
+        for i, name in enumerate(table.columns)
+        if any(isinstance(row[i], str) and _BEYOND.fullmatch(row[i]) for row in rows)
+    ]
 
 
 def _text(name: str | bytes) -> str:

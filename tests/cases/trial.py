@@ -143,6 +143,7 @@ class Trial:
             self._stream_and_kill()
         else:
             if lake is not None:
+                lake.add(self._source, self._config)
                 lake.apply(self._source)
             for item in self._case.stream:
                 self._side.run_item(item)

@@ -46,7 +46,7 @@ def test_apply_killed_in_the_middle_of_a_merge(started, kill_rounds):
         if not pipeline.running("apply"):
             pipeline.start_apply()
 
-    with workload.Writers(pipeline.conninfo, writers=2, seed=5, pause=0.02):
+    with workload.Writers(pipeline.conninfo, writers=2, seed=5, pause=0.1):
         for number in range(kill_rounds):
             if number % 2 == 0:
                 jvm = merging.freeze(pipeline)
@@ -68,7 +68,7 @@ def test_apply_killed_in_the_middle_of_a_merge(started, kill_rounds):
 def test_the_daemon_killed_and_started_again(started, kill_rounds):
     pipeline, rng = started(FEW), random.Random(12)
     pipeline.start_daemon()
-    with workload.Writers(pipeline.conninfo, writers=2, seed=6, pause=0.02):
+    with workload.Writers(pipeline.conninfo, writers=2, seed=6, pause=0.1):
         for number in range(kill_rounds):
             if number % 2 == 0:
                 jvm = merging.freeze(pipeline)

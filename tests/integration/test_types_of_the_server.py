@@ -20,52 +20,14 @@ from connectors.postgres.messages import Insert
 from connectors.postgres.pgoutput import decode
 from snapshots.copytext import parse_block
 from snapshots.source import ChunkCopy, open_session
-from tests.support.pgtypes import GENERAL, LITERALS, OWN, server_types
+from tests.support.pgtypes import WITHOUT_INPUT, create_types, fill
 
 ORIGIN = Origin("0", "shop", "db")
-EXTENSIONS = ("citext", "hstore", "ltree")
-#: Types that take no input of a person.
-WITHOUT_INPUT = {
-    "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "gtsvector",
-    "pg_brin_bloom_summary", "pg_brin_minmax_multi_summary", "ltree_gist", "ghstore",
-}  # fmt: skip
-
-
-def fill(writer, kind, number):
-    """A table of one type and its array; the literals that the server took."""
-    array = kind.array or "text[]"
-    writer.execute(f"create table t{number} (id serial primary key, v {kind.sql}, a {array})")
-    taken = []
-    for literal in LITERALS.get(kind.name, GENERAL):
-        try:
-            writer.execute(f"insert into t{number} (v) values (%s)", (literal,))
-        except psycopg.Error:
-            assert kind.name not in LITERALS, (kind, literal)
-        else:
-            taken.append(literal)
-    writer.execute(f"insert into t{number} (v) values (null)")
-    if taken and kind.array:
-        lists: tuple[list[object], ...] = (
-            [*taken, None],
-            [],
-            [[None, v] for v in taken],
-            [[[taken[0]]], [[None]]],
-        )
-        for values in lists:
-            writer.execute(f"insert into t{number} (a) values (%s::text[]::{array})", (values,))
-        if kind.name not in ("int2vector", "oidvector"):  # those pass for arrays
-            fill = f"array_fill(%s::{kind.sql}, '{{2}}', '{{-3}}')"
-            writer.execute(f"insert into t{number} (a) values ({fill})", (taken[0],))
-    return taken
 
 
 def test_every_type_of_the_server(database):
     with psycopg.connect(**database, autocommit=True, options="-c timezone=Asia/Tokyo") as writer:
-        for extension in EXTENSIONS:
-            writer.execute(f"create extension {extension}".encode())
-        for statement in OWN.strip().split(";\n"):
-            writer.execute(statement.encode())
-        kinds = server_types(writer)
+        kinds = create_types(writer)
         writer.execute("create publication p for all tables")
         writer.execute("select pg_create_logical_replication_slot('types', 'pgoutput')")
         without = {k.name for i, k in enumerate(kinds) if not fill(writer, k, i)}

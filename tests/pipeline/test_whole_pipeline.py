@@ -45,7 +45,7 @@ def test_every_query_over_two_tables_sees_whole_transactions(pipeline):
     total = """select (select sum(balance) from shop.public.accounts_a)
                     + (select sum(balance) from shop.public.accounts_b) as total"""
     with workload.Writers(pipeline.conninfo, writers=2, seed=8, pause=0.002):
-        for _ in range(8):
+        for _ in range(20):
             assert pipeline.query(total) == [[workload.BANK_TOTAL]]
 
 
@@ -56,7 +56,8 @@ def test_rebuild_while_writes_go_on_and_readers_read(pipeline):
     bad, stop = [], threading.Event()
 
     def read_in_a_loop():
-        while not stop.is_set():
+        # The steps of a rebuild take seconds; without a pause this takes a core from them.
+        while not stop.wait(0.05):
             found = QueryBuilder().register("t", DeltaTable(path)).execute("select id from t")
             ids = sorted(pa.table(found.read_all())["id"].to_pylist())
             if ids != list(range(1, 21)):
@@ -65,7 +66,7 @@ def test_rebuild_while_writes_go_on_and_readers_read(pipeline):
     reader = threading.Thread(target=read_in_a_loop, daemon=True)
     reader.start()
     try:
-        with workload.Writers(pipeline.conninfo, writers=1, seed=9, pause=0.005):
+        with workload.Writers(pipeline.conninfo, writers=1, seed=9, pause=0.05):
             words = ("rebuild", "shop.public.accounts_a", "--from-offset", "0", "--json")
             done = pipeline.cli(*words, timeout=400)
             time.sleep(1)

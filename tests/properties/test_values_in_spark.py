@@ -149,6 +149,14 @@ def test_a_value_out_of_range_is_an_error_when_cdc_yaml_says_so(spark, oid, text
     assert "column c" in caught.value.message and text not in str(caught.value)
 
 
+@pytest.mark.parametrize("element", ["\\\\", '"', "x", "é\n", ","])
+def test_long_elements_of_arrays_are_read(spark, element):
+    text = printed([element * 300_000, "b", element * 300_000])
+    wire = WireType(codecs.TEXT, -1, array=True)
+    column = Column(1, "c", 1009, -1, "text[]", False, wire=wire)
+    assert in_spark(spark, [column], [[text]]) == [[text]]
+
+
 def test_a_text_of_many_megabytes_is_read(spark):
     text = "x" * 30_000_000
     assert in_spark(spark, [Column(1, "c", codecs.TEXT, -1, "text", False)], [[text]]) == [[text]]

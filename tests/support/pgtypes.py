@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import psycopg
+
 #: Literals by type name; for the others GENERAL are tried.
 LITERALS = {
     "bool": ["t", "f"],
@@ -102,6 +104,12 @@ LITERALS = {
     "pg_am": ['(1,"a b",,)'],
 }  # fmt: skip
 GENERAL = ["", "1", "a", "0", "(1,1)", "()", "{}", "(,)", "pg_catalog", "postgres", "english"]
+#: Types that take no input of a person.
+WITHOUT_INPUT = {
+    "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "gtsvector",
+    "pg_brin_bloom_summary", "pg_brin_minmax_multi_summary", "ltree_gist", "ghstore",
+}  # fmt: skip
+EXTENSIONS = ("citext", "hstore", "ltree")
 #: Types of the tests' own, of every kind.
 OWN = """
 create domain positive as int check (value > 0);
@@ -140,3 +148,40 @@ def server_types(connection):
         " or t.typtype = 'd' order by t.oid"
     ).fetchall()
     return [ServerType(*row) for row in found]
+
+
+def create_types(connection):
+    """Extensions, and types of every kind; then all that the server knows."""
+    for extension in EXTENSIONS:
+        connection.execute(f"create extension {extension}".encode())
+    for statement in OWN.strip().split(";\n"):
+        connection.execute(statement.encode())
+    return server_types(connection)
+
+
+def fill(writer, kind, number):
+    """A table of one type and its array; the literals that the server took."""
+    array = kind.array or "text[]"
+    writer.execute(f"create table t{number} (id serial primary key, v {kind.sql}, a {array})")
+    taken = []
+    for literal in LITERALS.get(kind.name, GENERAL):
+        try:
+            writer.execute(f"insert into t{number} (v) values (%s)", (literal,))
+        except psycopg.Error:
+            assert kind.name not in LITERALS, (kind, literal)
+        else:
+            taken.append(literal)
+    writer.execute(f"insert into t{number} (v) values (null)")
+    if taken and kind.array:
+        lists: tuple[list[object], ...] = (
+            [*taken, None],
+            [],
+            [[None, v] for v in taken],
+            [[[taken[0]]], [[None]]],
+        )
+        for values in lists:
+            writer.execute(f"insert into t{number} (a) values (%s::text[]::{array})", (values,))
+        if kind.name not in ("int2vector", "oidvector"):  # those pass for arrays
+            fill = f"array_fill(%s::{kind.sql}, '{{2}}', '{{-3}}')"
+            writer.execute(f"insert into t{number} (a) values ({fill})", (taken[0],))
+    return taken

@@ -8,7 +8,7 @@ from cdc.schema import Column, WireType
 
 DOC = Path(__file__).parents[2] / "docs" / "types.md"
 BEGIN, END = "<!-- types -->\n", "<!-- /types -->\n"
-FORMS = {
+FORMS: dict[codecs.JsonEncoder, str] = {
     to_json.boolean: "`true`, `false`",
     to_json.plain: "number",
     to_json.floating: 'number in its shortest form, `-0.0`; `"NaN"`, `"Infinity"`, `"-Infinity"`',

@@ -1,0 +1,144 @@
+"""Every type that the server knows, from its text through the log to Delta and to ``cdc query``."""
+
+import dataclasses
+import itertools
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from cdc import codecs
+from cdc.codecs import TypePolicies
+from cdc.config import load_config
+from cdc.load import ChunkPlan
+from cdc.names import TableId
+from cdc.position import Position
+from cdc.query.run import run_query
+from cdc.schema import STRING
+from connectors.postgres.catalog import read_tables
+from snapshots.copytext import parse_block
+from snapshots.source import ChunkCopy, open_session
+from tests.support.lakes import Lake
+from tests.support.loggen import Insert, LogGen, Update
+from tests.support.pgtypes import create_types, fill
+from tests.support.schemas import column, table_schema
+
+pytestmark = pytest.mark.spark
+
+
+#: Of every way that a type can travel, one.
+SOME = frozenset(
+    "bool int8 oid float4 float8 numeric money text bpchar bytea date time timestamp timestamptz"
+    " interval inet jsonb xml point box int4range hstore price2 tags mood pair".split()
+)
+
+
+@pytest.fixture(params=["some", pytest.param("all", marks=pytest.mark.full)])
+def server_rows(database, request):
+    """A schema with a column of every type and of its arrays, and rows of the server's texts."""
+    with psycopg.connect(**database, autocommit=True) as writer:
+        known = create_types(writer)
+        wanted_kinds = [k for k in known if request.param == "all" or k.name in SOME]
+        kinds = [kind for i, kind in enumerate(wanted_kinds) if fill(writer, kind, i)]
+        tables = [r[0] for r in writer.execute("select relname::text from pg_class where"
+                  " relname ~ '^t[0-9]+$' and relkind = 'r' order by oid").fetchall()]  # fmt: skip
+    columns, values = [column(1, "id", codecs.INT4, not_null=True)], []
+    with closing(open_session(database, "cdc types")) as session:
+        found = read_tables(session, [TableId("public", name) for name in tables])
+        for definition in found.values():
+            schema = definition.schema(1, Position(0, 0, 0))
+            copy = ChunkCopy(session, schema, ChunkPlan(1000, 1), 0)
+            rows = parse_block(b"".join(copy.blocks()), len(schema.columns))
+            for index, wanted in enumerate(schema.columns[1:], 1):
+                texts = [row[index] for row in rows if row[index] is not None]
+                if texts:
+                    number = len(columns) + 1
+                    columns.append(dataclasses.replace(wanted, id=number, name=f"c{number}"))
+                    values.append(texts)
+    assert len(columns) > len(kinds)
+    lines = itertools.zip_longest(*values)
+    return table_schema(*columns), [[b"%d" % i, *line] for i, line in enumerate(lines)]
+
+
+CONFIG = """\
+project: test
+log: {{bootstrap_servers: "{bootstrap}", topic_prefix: "{prefix}"}}
+lake: {{path: "{lake}"}}
+sources:
+  shop:
+    kind: postgres
+    host: localhost
+    database: shop
+    user: nobody
+    tables: [{tables}]
+"""
+
+
+def test_every_type_through_delta(stack, spark, topic_prefix, tmp_path, server_rows):
+    schema, rows = server_rows
+    with LogGen(stack.bootstrap, topic_prefix) as gen:
+        gen.create([schema])
+        gen.load({schema.id: rows})
+        lakes = {
+            (kind, small): Lake(spark, gen, tmp_path / f"{kind}{small}", small_range=small, **given)
+            for kind, given in (
+                ("typed", {}),
+                ("texts", {"policies": lambda *_: as_texts(schema)}),
+            )
+            for small in (50_000, 0)
+        }
+        expected = {tuple(map(text_of, row)) for row in rows}
+        for (kind, small), lake in lakes.items():
+            name = f"{{name: public.orders, types: {dict(as_texts(schema).columns)}}}"
+            config = tmp_path / f"{kind}{small}.yaml"
+            config.write_text(CONFIG.format(
+                bootstrap=stack.bootstrap, prefix=topic_prefix, lake=lake.folder,
+                tables=name if kind == "texts" else "public.orders"))  # fmt: skip
+            before = answer(config)
+            lake.apply()
+            # From the log alone, and from the replica alone: the same.
+            after = answer(config)
+            assert sorted(map(repr, after.rows)) == sorted(map(repr, before.rows))
+            assert (before.tail_records > 0, after.tail_records) == (True, 0)
+            if kind == "texts":
+                assert {(str(row[0]), *row[1:]) for row in after.rows} == expected
+        typed = [answer(tmp_path / f"typed{small}.yaml").rows for small in (50_000, 0)]
+        assert sorted(map(repr, typed[0])) == sorted(map(repr, typed[1]))
+        # Infinity, BC and years above 9999: counted alike in both ways.
+        counts = [lakes["typed", s].replica(schema.id).out_of_range for s in (50_000, 0)]
+        assert counts[0] == counts[1]
+        assert sorted(counts[0].values()) == far_counts(schema, rows)
+        gen.transaction(
+            Update(schema.id, rows[0], rows[0]),
+            Insert(schema.id, [b"99", *rows[0][1:]]),
+        )
+        lakes["typed", 50_000].apply()
+        again = lakes["typed", 50_000].replica(schema.id).out_of_range
+        first = far_counts(schema, [rows[0]])
+        assert sum(again.values()) == sum(counts[0].values()) + 2 * sum(first)
+        assert lakes["texts", 0].replica(schema.id).out_of_range == {}
+
+
+def as_texts(schema):
+    """A policy for every column but the key."""
+    return TypePolicies({}, {c.name: STRING for c in schema.columns[1:]})
+
+
+def answer(path):
+    return run_query(load_config(path), "select * from shop.public.orders")
+
+
+def text_of(value):
+    return None if value is None else value.decode()
+
+
+def far_counts(schema, rows):
+    """Number of values that Delta cannot hold, of the columns that have any."""
+    counts = []
+    for index, wanted in enumerate(schema.columns):
+        if codecs.bends(wanted):
+            texts = [row[index] for row in rows if row[index] is not None]
+            encode = codecs.codec_of(wanted).to_json
+            far = [codecs.is_out_of_range(wanted, encode(t).decode().strip('"')) for t in texts]
+            counts.append(sum(far))
+    return sorted(filter(None, counts))
