@@ -245,6 +245,30 @@ def test_a_table_that_left_the_publication_for_a_while_is_loaded_anew(capturing,
         assert_log_is_source(source, ["orders", "others"])
 
 
+def test_a_table_that_left_the_publication_while_nobody_captured_is_loaded_anew(capturing):
+    source = capturing(["orders", "others"])
+    publication = source.settings.publication
+    with source.running():
+        source.wait_ready()
+    source.execute(
+        f"alter publication {publication} drop table orders",
+        "insert into orders values (1, 'nobody was told', 1)",
+        f"alter publication {publication} add table orders",
+    )
+    with source.running():
+        source.execute("insert into others values (1, 'goes on', 1)")
+        wait_loaded(source, "orders", 2)
+        source.caught_up()
+        assert_log_is_source(source, ["orders", "others"])
+    source.execute(f"alter publication {publication} drop table orders")
+    with source.running():
+        # Nobody but us keeps the publication, so it gets its place back.
+        wait_loaded(source, "orders", 3)
+        source.execute("insert into orders values (2, 'told', 1)")
+        source.caught_up()
+        assert_log_is_source(source, ["orders"])
+
+
 def limit_records(source, topic, size):
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
