@@ -5,10 +5,10 @@ from dataclasses import replace
 import orjson
 import psycopg
 import pytest
-from cdc.codecs.policies import POLICIES
 
 from cdc import codecs
 from cdc.batch_encoder import BatchEncoder
+from cdc.codecs.policies import POLICIES
 from cdc.control import TableRecord
 from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.errors import CdcError, LakeError
@@ -19,6 +19,7 @@ from cdc.query.engine import open_connection
 from cdc.query.source_view import TablePlan
 from cdc.query.statement import TableName
 from cdc.query.tail import Tail
+from cdc.schema import TableSchema
 from cdc.states import READY
 from cdc.verify.derived import DerivedTable
 from cdc.verify.forms import range_of
@@ -72,9 +73,17 @@ def derived_rows(session, schema):
     return held, lost
 
 
-def with_policy(schema, policy):
-    columns = (replace(c, policy=policy) if c.name != "id" else c for c in schema.columns)
-    return replace(schema, columns=tuple(columns))
+def with_policies(schema):
+    """The schema, and as policies make it, where that makes a difference."""
+    found: dict[object, TableSchema] = {}
+    for policy in POLICIES:
+        columns = [replace(c, policy=policy) if c.name != "id" else c for c in schema.columns]
+        forms = tuple(
+            (codecs.delta_type(c), codecs.bends(c) and c.policy == policy and policy)
+            for c in columns
+        )
+        found.setdefault(forms, replace(schema, columns=tuple(columns)))
+    return found.values()
 
 
 def plan_of(schema):
@@ -114,10 +123,10 @@ def test_every_type_of_the_server(database):
         compared = 0
         for definition in definitions.values():
             schema = definition.schema(1, Position(0, 1, 0))
-            for policy in POLICIES:
-                compared += assert_printed_alike(snapshot, session, with_policy(schema, policy))
+            for changed in with_policies(schema):
+                compared += assert_printed_alike(snapshot, session, changed)
     assert len(definitions) == len(kinds) > 80
-    assert compared > 1500
+    assert compared > 500
 
 
 KEYS = {
