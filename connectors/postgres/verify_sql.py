@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from cdc.codecs.policies import ends
-
 from cdc import codecs
+from cdc.codecs.policies import ends
 from cdc.names import quote_ident
 from cdc.schema import CLAMP, Column, TableSchema
 from cdc.verify.forms import (
