@@ -298,6 +298,7 @@ class Capture:
                     self._records,
                 )
                 loads.check_topics()
+                loads.begin_anew(self._watch.gaps)
                 self._loads = None if replay else loads
                 client.start_replication(settings.slot, start, settings.publication)
                 log.info(
@@ -403,6 +404,7 @@ class Capture:
             self._loads.tick()
             # Not in a replay, as at its start.
             self._watch.tick()
+            self._loads.begin_anew(self._watch.gaps)
         if self._reports.due:
             self._answer_commands()
             if self._stream is not None:

@@ -241,6 +241,13 @@ class Loads:
         """Those of the tables whose load is not done."""
         return [id for id in ids if id in self._loads]
 
+    def begin_anew(self, gaps: dict[TableId, SourceStopped]) -> None:
+        """Events may have been missed of tables: loads of them begin anew, at the next border."""
+        for id in list(gaps):
+            error = gaps.pop(id)
+            if id in self._loads:
+                self._loads[id].failed = error
+
     def why_ended(self, id: TableId, number: int) -> CdcError | None:
         """Why a load could not be done, if it could not."""
         return self._beginning.given_up.get((id, number))

@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import structlog
+
 from cdc.control import TableRecord
 from cdc.errors import SourceStopped
 from cdc.names import TableId
 from cdc.position import Position
 from cdc.schema import TableSchema
+from connectors.postgres.aside import errored_records
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.load_catalog import reachable
 from connectors.postgres.log_writer import LogWriter
@@ -29,8 +32,10 @@ from connectors.postgres.silent import (
     silent_change,
     silent_partitions,
 )
-from connectors.postgres.startcheck import check_identities, check_publication
+from connectors.postgres.startcheck import check_identity, check_publication
 from connectors.postgres.table_set import table_changes
+
+log = structlog.get_logger(__name__)
 
 _EVERY_S: Final = 30.0
 #: After a truncate, which gives a table a new file: soon and often, before a new column makes
@@ -80,6 +85,8 @@ class SourceWatch:
         self._truncates = 0
         #: Tables that match a pattern came or went: ``table_set`` has something to do.
         self.tables_changed = False
+        #: Tables that were set aside since somebody looked here: what their spools hold is not all.
+        self.gaps: dict[TableId, SourceStopped] = {}
         for record in records.values():
             if record.relid is not None and record.filenode is not None:
                 side.filenodes[record.relid] = record.filenode
@@ -105,8 +112,7 @@ class SourceWatch:
         """Compare now.
 
         Raises:
-            HistoryGap: Changes may have been missed.
-            SourceStopped: Changes of one table may have been missed.
+            HistoryGap: Changes of the whole source may have been missed.
             CdcError: From Postgres.
         """
         self._looked = time.monotonic()
@@ -124,17 +130,38 @@ class SourceWatch:
             if (id in schemas or id in loading) and id not in gone
         }
         found = self._side.identities({**loading, **schemas})
-        check_identities(self._settings, records, found)
-        for id, now in found.items():
-            if id in loading:
-                continue  # compared by each chunk
-            change = silent_change(schemas[id], self._records[id], now)
-            change = change or self._partitions_changed(id, now)
-            if change is not None:
-                self._suspect(id, now, change)
-                continue
-            self._suspects.pop(id, None)
-            self._as_known(id, schemas[id], now)
+        for id, record in records.items():
+            try:
+                check_identity(self._settings, record, found.get(id))
+                if id not in loading:  # compared by each chunk
+                    self._compare(id, schemas[id], found[id])
+            except SourceStopped as stopped:
+                self._set_aside(stopped)
+
+    def _compare(self, id: TableId, schema: TableSchema, now: TableIdentity) -> None:
+        """Compare a table with what the stream has told of it.
+
+        Raises:
+            SourceStopped: The stream has not told of a change, and will not.
+        """
+        change = silent_change(schema, self._records[id], now)
+        change = change or self._partitions_changed(id, now)
+        if change is not None:
+            self._suspect(id, now, change)
+            return
+        self._suspects.pop(id, None)
+        self._as_known(id, schema, now)
+
+    def _set_aside(self, stopped: SourceStopped) -> None:
+        """From here on the source goes on without a table; its next load begins anew."""
+        log.error("set aside", **stopped.to_json())
+        for record in errored_records(
+            self._settings, self._records, stopped, self._writer.position
+        ):
+            self._records[record.id] = record
+            self._router.drop(record.id)
+            self._router.control.append(record.to_key_value())
+            self.gaps[record.id] = stopped
 
     def _as_known(self, id: TableId, schema: TableSchema, now: TableIdentity) -> None:
         """Remember how a table looks that is as the stream has told."""

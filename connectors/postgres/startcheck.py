@@ -180,50 +180,47 @@ def check_publication(
         )
 
 
-def check_identities(
-    settings: CaptureSettings,
-    records: Mapping[TableId, TableRecord],
-    found: Mapping[TableId, TableIdentity],
+def check_identity(
+    settings: CaptureSettings, record: TableRecord, now: TableIdentity | None
 ) -> None:
-    """Each table is still the relation, and in the publication, that was recorded.
+    """A table is still the relation, and in the publication, that was recorded.
 
     Raises:
-        SourceStopped: ``table_missing``, ``table_renamed``, ``unlogged``, ``publication_changed``,
-            of one table.
+        SourceStopped: ``table_missing``, ``table_renamed``, ``unlogged``, ``publication_changed``.
     """
-    for id, record in records.items():
-        now = found.get(id)
-        if now is None:
-            raise SourceStopped(
-                "table_missing",
-                "the table was dropped, or dropped and created again",
-                table=settings.name_of(id),
-                remedy=f"take {id} out of cdc.yaml if it is not needed any more, or create it",
-            )
-        if now.id != id:
-            raise SourceStopped(
-                "table_renamed",
-                f"the table was renamed to {now.id}",
-                table=settings.name_of(id),
-                remedy=f"name {now.id} in cdc.yaml instead of {id}, or rename it back",
-            )
-        if not now.logged:
-            # Only a publication that does not list it lets this happen.
-            raise SourceStopped(
-                "unlogged",
-                "the table was made unlogged: its changes are not in the WAL",
-                table=settings.name_of(id),
-                remedy=f"ALTER TABLE {quote_table(id)} SET LOGGED;",
-            )
-        before = record.pub_rel
-        if before is not None and now.pub_rel != (before["oid"], before["xmin"]):
-            raise SourceStopped(
-                "publication_changed",
-                "the table was taken out of the publication, or its place in it was changed: "
-                "changes made meanwhile may not be in the stream",
-                table=settings.name_of(id),
-                remedy=f"leave {id} in the publication {settings.publication}",
-            )
+    id = record.id
+    name = settings.name_of(id)
+    if now is None:
+        raise SourceStopped(
+            "table_missing",
+            "the table was dropped, or dropped and created again",
+            table=name,
+            remedy=f"take {id} out of cdc.yaml if it is not needed any more, or create it",
+        )
+    if now.id != id:
+        raise SourceStopped(
+            "table_renamed",
+            f"the table was renamed to {now.id}",
+            table=name,
+            remedy=f"name {now.id} in cdc.yaml instead of {id}, or rename it back",
+        )
+    if not now.logged:
+        # Only a publication that does not list it lets this happen.
+        raise SourceStopped(
+            "unlogged",
+            "the table was made unlogged: its changes are not in the WAL",
+            table=name,
+            remedy=f"ALTER TABLE {quote_table(id)} SET LOGGED;",
+        )
+    before = record.pub_rel
+    if before is not None and now.pub_rel != (before["oid"], before["xmin"]):
+        raise SourceStopped(
+            "publication_changed",
+            "the table was taken out of the publication, or its place in it was changed: "
+            "changes made meanwhile may not be in the stream",
+            table=name,
+            remedy=f"leave {id} in the publication {settings.publication}",
+        )
 
 
 def check_topics(

@@ -269,6 +269,27 @@ def test_a_table_that_left_the_publication_while_nobody_captured_is_loaded_anew(
         assert_log_is_source(source, ["orders"])
 
 
+def test_a_gap_in_the_publication_ends_the_load_whose_spool_has_it(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.2)
+    source = capturing(["orders"])
+    gate, publication = source.make_copier, source.settings.publication
+    gate._limit = 2
+    source.execute(
+        "insert into orders select i, repeat('wide', 200), 0 from generate_series(1, 60) i"
+    )
+    with source.running():
+        source.wait_until(lambda: len(gate.copied) == 2, 20, "two chunks")
+        source.execute(
+            f"alter publication {publication} drop table orders",
+            "update orders set n = 1 where id = 1",
+            f"alter publication {publication} add table orders",
+        )
+        source.wait_until(lambda: len(source.control().loads) == 2, 20, "the next load")
+        gate.open_to(10**6)
+        source.wait_ready()
+        assert_log_is_source(source, ["orders"])
+
+
 def limit_records(source, topic, size):
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])

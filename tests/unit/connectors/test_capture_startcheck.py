@@ -18,7 +18,7 @@ from connectors.postgres.silent import TableIdentity
 from connectors.postgres.slot import SlotInfo
 from connectors.postgres.startcheck import (
     check_errored,
-    check_identities,
+    check_identity,
     check_names,
     check_publication,
     check_server,
@@ -61,7 +61,7 @@ def test_a_source_as_it_was_left_passes():
     assert check_slot(SETTINGS, POSITION, SLOT) == 950
     assert check_slot(SETTINGS, POSITION, dataclasses.replace(SLOT, confirmed_flush=1000)) == 1000
     check_publication(SETTINGS, PUBLICATION, {ORDERS}, PUBLICATION)
-    check_identities(SETTINGS, {ORDERS: RECORD}, {ORDERS: identity()})
+    check_identity(SETTINGS, RECORD, identity())
     check_topics(SETTINGS, {ORDERS: RECORD}, POSITION, TOPICS, OFFSETS)
 
 
@@ -146,7 +146,7 @@ def test_a_publication_that_is_gone_or_was_altered_meanwhile_is_named():
     ],
 )
 def test_a_table_that_is_not_what_it_was_is_named(found, code):
-    error = fails(SourceStopped, code, check_identities, SETTINGS, {ORDERS: RECORD}, found)
+    error = fails(SourceStopped, code, check_identity, SETTINGS, RECORD, found.get(ORDERS))
     assert error.table == "shop.public.orders"
 
 
