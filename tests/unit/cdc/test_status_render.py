@@ -2,7 +2,7 @@
 
 from cdc.status import render_status
 
-REPLICA = {
+REPLICA: dict[str, object] = {
     "position": None,
     "end_lsn": "0/16B3780",
     "version": 3,
