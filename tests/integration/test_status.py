@@ -106,6 +106,7 @@ def test_slot_tables_and_replicas(config, database, gen):
         "version": 0,
         "behind_records": 0,
         "behind_seconds": 0.0,
+        "out_of_range": {},
         "error": None,
     }
     # Nothing was applied yet: all of the topic is still to come.

@@ -87,15 +87,17 @@ class Peer:
 
 @contextmanager
 def running_peer(harness: Path) -> Iterator[Peer]:
-    """Set the harness up, and stop its servers at the end.
+    """Set the harness up, with servers and data of its own, which are gone at the end.
 
-    WORK may name a folder to keep its jars and data in; without it they go at the end.
+    WORK may name a folder in whose ``lib`` its jars are kept.
     """
-    kept = os.environ.get("WORK")
-    work = Path(kept or tempfile.mkdtemp(prefix="cdc-bench-"))
-    work.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="cdc-bench-"))
     # Postgres runs as another user.
     work.chmod(0o755)
+    if kept := os.environ.get("WORK"):
+        jars = Path(kept).resolve() / "lib"
+        jars.mkdir(parents=True, exist_ok=True)
+        (work / "lib").symlink_to(jars)
     ports: list[int] = []
     for _ in _PORTS:
         ports.append(choose_port(avoid=ports))
@@ -123,8 +125,7 @@ def running_peer(harness: Path) -> Iterator[Peer]:
         if broker is not None and psutil.pid_exists(broker):
             # It is told to stop, but not waited for.
             psutil.Process(broker).wait(60)
-        if not kept:
-            shutil.rmtree(work)
+        shutil.rmtree(work)
 
 
 def _script(harness: Path, name: str, environment: Mapping[str, str], *arguments: str) -> str:
