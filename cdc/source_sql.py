@@ -1,21 +1,41 @@
-"""Pieces of catalog queries that both the stream's side and the snapshot's side ask."""
+"""Pieces of catalog queries that both the stream's side and the snapshot's side ask.
+
+All of them read the catalogs' tables, by the snapshot of the statement they are in. Functions such
+as pg_relation_filenode() and pg_partition_tree() tell what is committed now: beside columns of a
+moment ago they would hide that a table was rewritten when a column was added.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+#: The members of a partitioned table's tree without its root: relation id, file (0 of those that
+#: have none), the transaction that made it a partition, and whether that one created it, too.
+#: What is made by CREATE TABLE and stays when a table is attached or detached is its row type.
+#: ``{oid}`` is the root's.
+PARTITION_TREE: Final = """
+    (WITH RECURSIVE tree AS (
+         SELECT i.inhrelid, i.xmin AS since FROM pg_catalog.pg_inherits i
+         WHERE i.inhparent = {oid}
+         UNION ALL
+         SELECT i.inhrelid, i.xmin FROM pg_catalog.pg_inherits i
+         JOIN tree ON i.inhparent = tree.inhrelid
+     )
+     SELECT tree.inhrelid::bigint AS relid, m.relfilenode::bigint AS filenode,
+            tree.since::text::bigint AS since, t.xmin = tree.since AS made_there
+     FROM tree
+     JOIN pg_catalog.pg_class m ON m.oid = tree.inhrelid
+     JOIN pg_catalog.pg_type t ON t.oid = m.reltype)
+"""
+
 #: What changes when a relation's rows were replaced without events: its file, or, for a
 #: partitioned table, a number made of its partitions, their files, and since when they are
-#: partitions of it. ``{oid}`` and ``{kind}`` are pg_class's columns.
-RELATION_FILE: Final = """
-    CASE WHEN {kind} = 'p'
+#: partitions of it. ``{c}`` is pg_class.
+RELATION_FILE: Final = f"""
+    CASE WHEN {{c}}.relkind = 'p'
          THEN (SELECT coalesce(hashtextextended(string_agg(
-                          member.relid::oid::text || ':'
-                          || coalesce(pg_relation_filenode(member.relid), 0)::text || ':'
-                          || inherits.xmin::text,
-                          ' ' ORDER BY member.relid::oid), 0), 0)
-               FROM pg_partition_tree({oid}) member
-               JOIN pg_catalog.pg_inherits inherits ON inherits.inhrelid = member.relid
-               WHERE member.level > 0)
-         ELSE pg_relation_filenode({oid})::bigint END
-"""
+                          concat_ws(':', member.relid, member.filenode, member.since),
+                          ' ' ORDER BY member.relid), 0), 0)
+               FROM {PARTITION_TREE.format(oid="{c}.oid")} member)
+         ELSE {{c}}.relfilenode::bigint END
+"""  # noqa: S608  (put together from constants)

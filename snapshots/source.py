@@ -38,7 +38,7 @@ LOCK_SECONDS = 10
 
 # A result's description shows a domain's base type instead of the domain.
 _FORM = f"""
-    SELECT c.oid::bigint, {RELATION_FILE.format(oid="c.oid", kind="c.relkind")},
+    SELECT c.oid::bigint, {RELATION_FILE.format(c="c")},
            (SELECT jsonb_object_agg(attname, jsonb_build_array(attnum, atttypid::bigint, atttypmod))
             FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
     FROM pg_class c WHERE c.oid = to_regclass(%s)

@@ -268,7 +268,7 @@ _UNIQUE_KEY = """
 
 _TABLES = f"""
     SELECT n.nspname::text, c.relname::text, c.oid::bigint,
-           {RELATION_FILE.format(oid="c.oid", kind="c.relkind")},
+           {RELATION_FILE.format(c="c")},
            c.relkind::text, c.relpersistence::text, c.relreplident::text,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(
                        a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,

@@ -14,7 +14,7 @@ import psycopg
 
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from cdc.source_sql import RELATION_FILE
+from cdc.source_sql import PARTITION_TREE, RELATION_FILE
 from connectors.postgres.catalog import ON_WIRE, WIRE_TYPE, current_wal_lsn, wire_type
 from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import AddedColumn
@@ -32,7 +32,7 @@ _SETTINGS = (
     b"SET default_transaction_read_only = on"
 )
 
-_FILE = RELATION_FILE.format(oid="c.oid", kind="c.relkind")
+_FILE = RELATION_FILE.format(c="c")
 # One statement, so one snapshot, for visibility and columns alike.
 _ADDED = f"""
     SELECT pg_visible_in_snapshot(CAST(%s AS xid8), pg_current_snapshot()),
@@ -98,16 +98,13 @@ _IDENTITIES = f"""
 """  # noqa: S608  (put together from constants)
 
 
-# What is made by CREATE TABLE and stays when a table is attached or detached is its row type.
-_PARTITIONS = """
-    SELECT m.relid::oid::bigint, pg_relation_filenode(m.relid)::bigint, i.xmin::text::bigint,
-           t.xmin = i.xmin
-    FROM pg_partition_tree(%s::oid::regclass) m
-    JOIN pg_inherits i ON i.inhrelid = m.relid
-    JOIN pg_class c ON c.oid = m.relid
-    JOIN pg_type t ON t.oid = c.reltype
-    WHERE m.level > 0
-"""
+# The number that the tree makes up for, and its members.
+_PARTITIONS = f"""
+    SELECT {_FILE}, member.relid, member.filenode, member.since, member.made_there
+    FROM pg_class c
+    LEFT JOIN LATERAL {PARTITION_TREE.format(oid="c.oid")} member ON true
+    WHERE c.oid = %s::oid
+"""  # noqa: S608  (put together from constants)
 
 
 class SideConnection:
@@ -204,15 +201,19 @@ class SideConnection:
             for row in rows
         }
 
-    def partitions(self, relid: int) -> dict[int, Partition]:
+    def partitions(self, relid: int) -> tuple[int, dict[int, Partition]]:
         """The members of a partitioned table's tree, by relation id, without its root.
+
+        Returns:
+            The number that stands for them (``TableIdentity.filenode``), and the members.
 
         Raises:
             CdcError: As ``failures.server_error``.
         """
         with mapped_errors("look at the partitions"):
             rows = self.connected().execute(_PARTITIONS, (relid,)).fetchall()
-        return {row[0]: Partition(row[1], row[2], row[3]) for row in rows}
+        members = {row[1]: Partition(*row[2:]) for row in rows if row[1] is not None}
+        return (rows[0][0] if rows else 0), members
 
     def insert_lsn(self) -> int:
         """As ``catalog.current_wal_lsn``."""

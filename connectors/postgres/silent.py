@@ -63,13 +63,13 @@ class Partition:
     """A member of a partitioned table's tree, leaf or not.
 
     Args:
-        filenode: Of a leaf; None of others.
+        filenode: Of a leaf; 0 of others.
         since: The transaction that made it a partition, 32 bits.
         made_there: It was created by the transaction that made it a partition, so there was no
             time for rows that no event told of.
     """
 
-    filenode: int | None
+    filenode: int
     since: int
     made_there: bool
 

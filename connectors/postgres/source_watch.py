@@ -38,6 +38,7 @@ from connectors.postgres.table_set import table_changes
 log = structlog.get_logger(__name__)
 
 _EVERY_S: Final = 30.0
+_LATER: Final = SilentChange("later", "not judged yet")
 #: After a truncate, which gives a table a new file: soon and often, before a new column makes
 #: the file suspicious.
 _OFTEN_S: Final = 1.0
@@ -146,6 +147,8 @@ class SourceWatch:
         """
         change = silent_change(schema, self._records[id], now)
         change = change or self._partitions_changed(id, now)
+        if change is _LATER:
+            return
         if change is not None:
             self._suspect(id, now, change)
             return
@@ -185,7 +188,11 @@ class SourceWatch:
         known = self._partitions.get(id)
         if known is not None and record.filenode == now.filenode:
             return None
-        there = self._side.partitions(schema.relid)
+        number, there = self._side.partitions(schema.relid)
+        if number != now.filenode:
+            # Changed since it was looked at: to be judged as it is next time.
+            self._looked = 0.0
+            return _LATER
         change = None
         if record.filenode not in (None, now.filenode):
             change = silent_partitions(known, there)

@@ -11,7 +11,7 @@ from tests.support.export import copy_settings, copy_until, load_tasks
 from tests.support.usage import peak_bytes
 
 LINES = 363_000
-MOST_BYTES = 150_000_000
+MOST_BYTES = 200_000_000
 
 
 @pytest.mark.timeout(120)
