@@ -49,6 +49,7 @@ log = structlog.get_logger(__name__)
 _REPLAY_S: Final = 1.0
 #: Seconds between two borders of loads that replay, at the least.
 _LEAST_REST_S: Final = 0.1
+_RESUMES: Final = frozenset({"no_permission", "row_security"})
 _BEGIN_AGAIN: Final = frozenset({"table_rewritten", "table_changed"})
 
 
@@ -276,7 +277,9 @@ class Loads:
                     self._chunk_done(load, chunk, rows)
                 case LoadFailed(error=error):
                     of_table = isinstance(error, SourceRefused) or error.code in FIRST
-                    if not of_table and error.code not in _BEGIN_AGAIN:
+                    # With the permission back it goes on at the chunks that are left.
+                    ends = of_table and error.code not in _RESUMES
+                    if not ends and error.code not in _BEGIN_AGAIN:
                         raise self._named(error, load)
                     load.failed = error
         self._open_barrier()
