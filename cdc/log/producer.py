@@ -92,17 +92,16 @@ class TransactionalProducer(Closing):
         self._held: dict[tuple[str, int], Held] = {}
         self._tracker = EndTracker()
         self._half_limit = max_message_bytes // 2
-        self._use(
-            ProducerClient(
-                bootstrap,
-                transactional_id,
-                security,
-                max_message_bytes=max_message_bytes,
-                queue_bytes=queue_bytes,
-                transaction_timeout=transaction_timeout,
-                waiting=waiting,
-            )
+        self._client = ProducerClient(
+            bootstrap,
+            transactional_id,
+            security,
+            max_message_bytes=max_message_bytes,
+            queue_bytes=queue_bytes,
+            transaction_timeout=transaction_timeout,
+            waiting=waiting,
         )
+        self._use_client()
 
     @property
     def spent(self) -> bool:
@@ -314,8 +313,8 @@ class TransactionalProducer(Closing):
                 raise log_error(problem, "aborting a transaction") from None
             log.debug("aborted before the broker knew of it", id=self.transactional_id)
             # The one before was still being completed; the client takes that for a fatal error.
-            self._client.close()
-            self._use(self._client.again())
+            self._client.renew()
+            self._use_client()
             self._state = _NEW
             self.init()
             return
@@ -337,10 +336,9 @@ class TransactionalProducer(Closing):
 
     # --- inside ---
 
-    def _use(self, client: ProducerClient) -> None:
-        self._client = client
-        self._producer = client.kafka
-        self._produce = client.kafka.produce
+    def _use_client(self) -> None:
+        self._producer = self._client.kafka
+        self._produce = self._producer.produce
 
     def _hand_over(
         self, topic: str, partition: int, held: Held, on_delivery: OnDelivery | None = None

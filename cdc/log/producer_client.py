@@ -6,7 +6,6 @@ when it is called again; an abortable error wants an abort; a fatal one ends the
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -56,39 +55,30 @@ class ProducerClient:
         waiting: Callable[[], None] | None,
     ) -> None:
         self._waiting = waiting
-        self._again = functools.partial(
-            ProducerClient,
-            bootstrap,
-            transactional_id,
-            security,
-            max_message_bytes=max_message_bytes,
-            queue_bytes=queue_bytes,
-            transaction_timeout=transaction_timeout,
-            waiting=waiting,
-        )
         #: The newest error that the client reported by itself.
         self.last_error: KafkaError | None = None
         timeout_ms = int(transaction_timeout * 1000)
-        self.kafka = Producer(
-            {
-                **client_settings(bootstrap, security),
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": timeout_ms,
-                "message.timeout.ms": timeout_ms,
-                "acks": "all",
-                "enable.idempotence": True,
-                "compression.type": "lz4",
-                "linger.ms": 5,
-                "message.max.bytes": max_message_bytes,
-                "batch.size": max(1000, min(1_000_000, max_message_bytes - 4096)),
-                "queue.buffering.max.kbytes": max(queue_bytes, 2 * max_message_bytes) // 1024 + 1,
-                "error_cb": self._on_error,
-            }
-        )
+        self._settings = {
+            **client_settings(bootstrap, security),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "message.timeout.ms": timeout_ms,
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            "message.max.bytes": max_message_bytes,
+            "batch.size": max(1000, min(1_000_000, max_message_bytes - 4096)),
+            "queue.buffering.max.kbytes": max(queue_bytes, 2 * max_message_bytes) // 1024 + 1,
+            "error_cb": self._on_error,
+        }
+        self.kafka = Producer(self._settings)
 
-    def again(self) -> ProducerClient:
-        """A new client like this one."""
-        return self._again()
+    def renew(self) -> None:
+        """Throw the client away, with all that it knows, for a new one."""
+        self.close()
+        self.last_error = None
+        self.kafka = Producer(self._settings)
 
     def close(self) -> None:
         """Throw away what is not sent; nothing is waited for."""
