@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -12,7 +13,7 @@ from cdc.errors import LogError
 from cdc.names import TableId
 from cdc.position import Position, format_lsn, parse_lsn
 from cdc.schema import TableSchema
-from cdc.states import COPYING, INTENDED, REPLAYING
+from cdc.states import ABANDONED, COPYING, INTENDED, REPLAYING
 
 #: Key (JSON array) and value of a control record.
 KeyValue = tuple[bytes, bytes]
@@ -199,6 +200,11 @@ class LoadRecord(_Record):
     def unfinished(self) -> bool:
         """Begun, and neither done nor abandoned."""
         return self.state in (INTENDED, COPYING, REPLAYING)
+
+
+def abandoned(loads: Iterable[LoadRecord]) -> list[KeyValue]:
+    """Keys and values that end loads which are not done."""
+    return [dataclasses.replace(load, state=ABANDONED).to_key_value() for load in loads]
 
 
 def schema_key_value(schema: TableSchema) -> KeyValue:

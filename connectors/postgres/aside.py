@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from cdc.control import ControlState, LoadRecord, TableRecord
-from cdc.errors import CdcError, SourceStopped
+from cdc.control import ControlState, KeyValue, TableRecord, abandoned
+from cdc.errors import CdcError, SourceRefused, SourceStopped
 from cdc.names import TableId
 from cdc.position import Position
-from cdc.states import ABANDONED, ERRORED, RELOADS, WAITS
+from cdc.states import ERRORED, RELOADS, WAITS
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.remedies import FIRST, NEVER
 
@@ -21,6 +21,11 @@ from connectors.postgres.remedies import FIRST, NEVER
 def waits_for(error: CdcError) -> str:
     """``reload`` or ``wait``: what a table waits for that was set aside because of ``error``."""
     return WAITS if error.code in FIRST else RELOADS
+
+
+def ends_load(error: CdcError) -> bool:
+    """Whether no other load of the table can help against ``error``, as things are."""
+    return isinstance(error, SourceRefused) or error.code in FIRST
 
 
 def errored_records(
@@ -77,14 +82,10 @@ def set_aside(record: TableRecord, error: CdcError, good: Position, name: str) -
     )
 
 
-def ended_loads(errored: Iterable[TableRecord], control: ControlState) -> list[LoadRecord]:
-    """The loads under way that meet the same row again of which their table waits for somebody."""
+def ended_loads(errored: Iterable[TableRecord], control: ControlState) -> list[KeyValue]:
+    """Control records that end loads under way which would meet the same row again."""
     waiting = {record.id for record in errored if record.aside == WAITS}
-    return [
-        dataclasses.replace(load, state=ABANDONED)
-        for load in control.unfinished_loads()
-        if load.id in waiting
-    ]
+    return abandoned(load for load in control.unfinished_loads() if load.id in waiting)
 
 
 def is_aside(record: TableRecord, frontier: Position) -> bool:

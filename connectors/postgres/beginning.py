@@ -16,12 +16,11 @@ from cdc.load import LoadKey
 from cdc.names import TableId
 from cdc.position import snapshot_position
 from cdc.states import ABANDONED, COPYING, ERRORED, READY, WAITS
-from connectors.postgres.aside import set_aside
+from connectors.postgres.aside import ends_load, set_aside
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.load_catalog import pub_rel_of
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import create_topics, intended_load, topics_of
-from connectors.postgres.remedies import FIRST
 
 log = structlog.get_logger(__name__)
 
@@ -168,7 +167,7 @@ class Beginning:
         error, record = load.failed, load.record
         if error is None:
             return
-        if isinstance(error, SourceRefused) or error.code in FIRST:
+        if ends_load(error):
             self.give_up(load, error)
             return
         if record.attempt + 1 >= _MOST_ATTEMPTS:

@@ -359,7 +359,7 @@ class Capture:
         self._writer.advance(
             self._writer.end_lsn,
             self._writer.last,
-            [*(r.to_key_value() for r in errored), *(r.to_key_value() for r in ended)],
+            [*(record.to_key_value() for record in errored), *ended],
         )
         if stopped.table is None:
             self._writer.write_offset()

@@ -1,7 +1,7 @@
 """What a Relation message says against the schema that we know: the same, more columns, or an end.
 
-In scope are columns added at the end that are NULL in every row that was there before. Anything
-else stops the source before the transaction concerned (``SchemaDrift``). Pure.
+A load follows columns added at the end that are NULL in every row that was there before. Anything
+else ends its topic before the transaction concerned (``SchemaDrift``), see ``aside``. Pure.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ loaded beside the stream (``loads.py``).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,10 +14,9 @@ import structlog
 
 from cdc.control import (
     ControlState,
-    KeyValue,
-    LoadRecord,
     SourceRecord,
     TableRecord,
+    abandoned,
     control_key,
 )
 from cdc.errors import LogError
@@ -28,7 +26,7 @@ from cdc.log.producer import TransactionalProducer
 from cdc.log.topics import control_topic, frontier_topic
 from cdc.names import TableId
 from cdc.position import frontier
-from cdc.states import ABANDONED, ADDED
+from cdc.states import ADDED
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import ReplicationClient, SystemIdentity, connect_sql
 from connectors.postgres.leftovers import check_leftovers, remove_leftovers
@@ -113,7 +111,7 @@ class FirstStart:
             self._create_state_topics()
             if unfinished:
                 remove_leftovers(connection, client, self._admin, settings, unfinished, check)
-                self._write(_abandoned(unfinished))
+                self._write(abandoned(unfinished))
             identity = client.identify_system()
             tables = self._intend(facts, matched, control, identity)
             # Before the slot, so that the slot's first transaction already finds it.
@@ -226,7 +224,3 @@ class FirstStart:
             self._producer.send(self._settings.control_topic, 0, key, value, None)
         self._control_end = self._producer.ends()[self._settings.control_topic][0]
         self._producer.commit()
-
-
-def _abandoned(loads: Iterable[LoadRecord]) -> list[KeyValue]:
-    return [dataclasses.replace(load, state=ABANDONED).to_key_value() for load in loads]

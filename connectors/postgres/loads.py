@@ -19,7 +19,6 @@ from cdc.errors import (
     CdcError,
     ConfigError,
     LogError,
-    SourceRefused,
     SourceStopped,
 )
 from cdc.load import (
@@ -33,6 +32,7 @@ from cdc.load import (
 from cdc.names import TableId
 from cdc.schema import TableSchema
 from cdc.states import COPYING, ERRORED, INTENDED, REPLAYING
+from connectors.postgres.aside import ends_load
 from connectors.postgres.beginning import Beginning
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.chunk_marks import left_of, mark
@@ -41,7 +41,6 @@ from connectors.postgres.load_barrier import Barrier
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import damaged, remove_left_over
 from connectors.postgres.reloads import Reloads
-from connectors.postgres.remedies import FIRST
 
 log = structlog.get_logger(__name__)
 
@@ -276,9 +275,8 @@ class Loads:
                 case ChunkDone(chunk=chunk, rows=rows):
                     self._chunk_done(load, chunk, rows)
                 case LoadFailed(error=error):
-                    of_table = isinstance(error, SourceRefused) or error.code in FIRST
                     # With the permission back it goes on at the chunks that are left.
-                    ends = of_table and error.code not in _RESUMES
+                    ends = ends_load(error) and error.code not in _RESUMES
                     if not ends and error.code not in _BEGIN_AGAIN:
                         raise self._named(error, load)
                     load.failed = error

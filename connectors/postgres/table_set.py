@@ -16,13 +16,13 @@ from typing import Any, Final
 import psycopg
 import structlog
 
-from cdc.control import ControlState, KeyValue, LoadRecord, TableRecord
+from cdc.control import ControlState, KeyValue, LoadRecord, TableRecord, abandoned
 from cdc.errors import CdcError
 from cdc.failpoints import failpoint
 from cdc.log.admin import LogAdmin
 from cdc.names import TableId, quote_ident
 from cdc.position import Position
-from cdc.states import ABANDONED, ADDED, ERRORED, REMOVED
+from cdc.states import ADDED, ERRORED, REMOVED
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.catalog import read_tables
 from connectors.postgres.client import connect_sql
@@ -189,11 +189,7 @@ def removed_records(
             remedy=None,
         )
         found.append(removed.to_key_value())
-        found += [
-            dataclasses.replace(load, state=ABANDONED).to_key_value()
-            for load in control.unfinished_loads()
-            if load.id == id
-        ]
+        found += abandoned(load for load in control.unfinished_loads() if load.id == id)
     return found
 
 
