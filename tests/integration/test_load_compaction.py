@@ -11,12 +11,12 @@ from cdc.names import TableId
 from cdc.states import CATCHING_UP, DONE, READY
 from connectors.postgres.handover import Handover
 from tests.integration.test_loads import (
-    assert_log_is_source,
     loading,  # noqa: F401 - a fixture
     loads_of,
     wait_copied,
     wait_state,
 )
+from tests.support.capturing import assert_log_is_source
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -20,8 +20,7 @@ from cdc.log.topics import table_topic
 from cdc.names import TableId
 from cdc.states import ABANDONED, CATCHING_UP, DONE, READY, REMOVED, SNAPSHOTTING
 from connectors.postgres.handover import Handover
-from tests.support.capturing import SOURCE, Capturing
-from tests.support.compare import assert_same, log_rows, source_rows
+from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
 from tests.support.gated import Gate
 
 ROWS = 40
@@ -227,14 +226,6 @@ def wait_copied(source, tables, count):
         return True
 
     source.wait_until(copied, 60, f"{count} chunks of each table")
-
-
-def assert_log_is_source(source, tables):
-    for table in tables:
-        schema, rows = log_rows(
-            source.bootstrap, SOURCE, TableId("public", table), source.settings.topic_prefix
-        )
-        assert_same(source_rows(source.conninfo, schema), rows, f"log of {table}")
 
 
 def test_whatever_happens_while_a_table_is_loaded(loading):

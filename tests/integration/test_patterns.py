@@ -15,11 +15,10 @@ from connectors.postgres import reloads, source_watch
 from tests.integration.test_loads import (
     CREATE,
     asking,  # noqa: F401 - a fixture
-    assert_log_is_source,
     loads_of,
     wait_state,
 )
-from tests.support.capturing import SOURCE, Capturing
+from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
 from tests.support.gated import Gate
 
 pytestmark = pytest.mark.timeout(180)

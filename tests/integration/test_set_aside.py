@@ -12,10 +12,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cdc.names import TableId
 from cdc.states import ERRORED, READY, RELOADS, WAITS
-from tests.support.capturing import SOURCE, Capturing
-from tests.support.compare import assert_same, log_rows, source_rows
+from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
 from tests.support.gated import Gate
 
 CREATE = "create table {t} (id int primary key, name text, n numeric(10,2) not null)"
@@ -71,31 +69,11 @@ def capturing(stack, database, topic_prefix):
     return make
 
 
-def record_of(source, table):
-    return source.control().tables[TableId("public", table)]
-
-
-def assert_log_is_source(source, tables):
-    for table in tables:
-        schema, rows = log_rows(
-            source.bootstrap, SOURCE, TableId("public", table), source.settings.topic_prefix
-        )
-        assert_same(source_rows(source.conninfo, schema), rows, f"log of {table}")
-
-
-def wait_loaded(source, table, load):
-    def loaded():
-        record = record_of(source, table)
-        return record.state == READY and record.load >= load
-
-    source.wait_until(loaded, 60, f"load {load} of {table}")
-
-
 def test_changes_that_cannot_be_followed_set_one_table_aside_until_it_is_loaded(capturing):
     source = capturing([*CHANGES, "others"])
     with source.running():
         source.wait_ready(60)
-        first = {table: record_of(source, table).topic for table in CHANGES}
+        first = {table: source.record(table).topic for table in CHANGES}
         for table, statements in CHANGES.items():
             source.execute(f"insert into {table} values (1, 'good', 1), (2, 'good', 2)")
             source.transaction(
@@ -103,16 +81,16 @@ def test_changes_that_cannot_be_followed_set_one_table_aside_until_it_is_loaded(
                 f"insert into others select count(*) + 1, '{table}', 1 from others",
             )
         for table in CHANGES:
-            wait_loaded(source, table, 2)
+            source.wait_loaded(table, 2)
         source.execute("insert into others values (100, 'last', 1)")
         for table in CHANGES:
             source.execute(f"delete from {table} where ctid = (select min(ctid) from {table})")
         source.caught_up()
         assert_log_is_source(source, [*CHANGES, "others"])
-        others = record_of(source, "others")
+        others = source.record("others")
         assert (others.state, others.load) == (READY, 1)
         for table in CHANGES:
-            record = record_of(source, table)
+            record = source.record(table)
             assert (record.last_good, record.reason, record.remedy, record.aside) == (None,) * 4
             assert record.topic != first[table]
 
@@ -123,7 +101,7 @@ def test_a_table_that_is_set_aside_stands_at_its_last_good_position(capturing):
         source.wait_ready()
         source.execute("insert into orders values (1, 'good', 1)")
         good = source.caught_up().position
-        topic = record_of(source, "orders").topic
+        topic = source.record("orders").topic
         # It cannot be loaded under its old name.
         source.transaction(
             "alter table orders rename to moved",
@@ -131,8 +109,8 @@ def test_a_table_that_is_set_aside_stands_at_its_last_good_position(capturing):
             "insert into others values (1, 'goes on', 1)",
         )
         source.caught_up()
-        source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "the state")
-        record = record_of(source, "orders")
+        source.wait_until(lambda: source.record("orders").state == ERRORED, 20, "the state")
+        record = source.record("orders")
         assert (record.aside, record.topic, record.load) == (RELOADS, topic, 1)
         assert record.last_good is not None and record.last_good >= good
         below = source.records("orders", record.last_good)
@@ -143,8 +121,8 @@ def test_a_table_that_is_set_aside_stands_at_its_last_good_position(capturing):
         source.execute("insert into others values (2, 'and on', 1)")
         source.caught_up()
         assert_log_is_source(source, ["others"])
-        assert record_of(source, "orders").state == ERRORED
-        assert "does not exist" in record_of(source, "orders").reason
+        assert source.record("orders").state == ERRORED
+        assert "does not exist" in source.record("orders").reason
 
 
 def test_a_table_that_can_be_captured_again_is_loaded_by_itself(capturing, monkeypatch):
@@ -154,9 +132,9 @@ def test_a_table_that_can_be_captured_again_is_loaded_by_itself(capturing, monke
     with source.running():
         source.wait_ready()
         source.execute("drop table orders", "insert into others values (1, 'goes on', 1)")
-        source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "the state")
+        source.wait_until(lambda: source.record("orders").state == ERRORED, 20, "the state")
         source.execute(CREATE.format(t="orders"), "insert into orders values (7, 'new', 7)")
-        wait_loaded(source, "orders", 2)
+        source.wait_loaded("orders", 2)
         source.execute("insert into orders values (8, 'streamed', 8)")
         source.caught_up()
         assert_log_is_source(source, ["orders", "others"])
@@ -206,11 +184,11 @@ def test_changes_that_no_event_tells_of_are_found_in_the_catalog(capturing, monk
             source.transaction(*(statement.format(t=table) for statement in statements))
         source.execute("insert into others values (1, 'goes on', 1)")
         for table in SILENT:
-            wait_loaded(source, table, 2)
+            source.wait_loaded(table, 2)
         source.execute(*(f"delete from {table} where id in (1, 9)" for table in SILENT))
         source.caught_up()
         assert_log_is_source(source, [*SILENT, "others"])
-        assert record_of(source, "others").load == 1
+        assert source.record("others").load == 1
 
 
 def test_an_added_column_without_values_needs_no_load(capturing, monkeypatch):
@@ -225,7 +203,7 @@ def test_an_added_column_without_values_needs_no_load(capturing, monkeypatch):
         source.execute("update orders set more = 5")
         source.caught_up()
         assert_log_is_source(source, ["orders"])
-        assert record_of(source, "orders").load == 1
+        assert source.record("orders").load == 1
 
 
 def test_a_table_that_left_the_publication_for_a_while_is_loaded_anew(capturing, monkeypatch):
@@ -240,7 +218,7 @@ def test_a_table_that_left_the_publication_for_a_while_is_loaded_anew(capturing,
             f"alter publication {publication} add table orders",
             "insert into orders values (2, 'published', 2)",
         )
-        wait_loaded(source, "orders", 2)
+        source.wait_loaded("orders", 2)
         source.caught_up()
         assert_log_is_source(source, ["orders", "others"])
 
@@ -257,13 +235,13 @@ def test_a_table_that_left_the_publication_while_nobody_captured_is_loaded_anew(
     )
     with source.running():
         source.execute("insert into others values (1, 'goes on', 1)")
-        wait_loaded(source, "orders", 2)
+        source.wait_loaded("orders", 2)
         source.caught_up()
         assert_log_is_source(source, ["orders", "others"])
     source.execute(f"alter publication {publication} drop table orders")
     with source.running():
         # Nobody but us keeps the publication, so it gets its place back.
-        wait_loaded(source, "orders", 3)
+        source.wait_loaded("orders", 3)
         source.execute("insert into orders values (2, 'told', 1)")
         source.caught_up()
         assert_log_is_source(source, ["orders"])
@@ -301,7 +279,7 @@ def test_a_row_that_no_load_can_take_waits_for_somebody(capturing):
     source = capturing(["orders", "others"])
     with source.running():
         source.wait_ready()
-    limit_records(source, record_of(source, "orders").topic, 20_000)
+    limit_records(source, source.record("orders").topic, 20_000)
     with source.running():
         source.execute(
             "insert into orders values (1, 'good', 1)",
@@ -309,9 +287,9 @@ def test_a_row_that_no_load_can_take_waits_for_somebody(capturing):
             "insert into orders select 2, repeat('long', 10000), 1",
             "insert into others values (2, 'goes on', 1)",
         )
-        source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "the state")
+        source.wait_until(lambda: source.record("orders").state == ERRORED, 20, "the state")
         source.caught_up()
-        record = record_of(source, "orders")
+        record = source.record("orders")
         assert record.aside == WAITS
         assert "record_too_large" in record.reason and "long" not in record.reason
         assert "max.message.bytes" in record.remedy
@@ -336,11 +314,11 @@ def test_a_row_that_its_spool_cannot_take_ends_the_load(capturing):
             "insert into orders select 2, repeat('large', 10000), 1",
             "insert into others values (2, 'goes on', 1)",
         )
-        source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "the state")
+        source.wait_until(lambda: source.record("orders").state == ERRORED, 20, "the state")
         gate.open_to(10**6)
-        wait_loaded(source, "others", 1)
+        source.wait_loaded("others", 1)
         source.caught_up()
-        record = record_of(source, "orders")
+        record = source.record("orders")
         assert (record.aside, record.last_good, record.ready_from) == (WAITS, None, None)
         assert_log_is_source(source, ["others"])
         assert not source.control().unfinished_loads()
@@ -363,10 +341,10 @@ def test_a_load_begins_once_the_stream_has_passed_the_form_that_the_catalog_show
             f"insert into others values ({n}, 'x', 1)",
         )
     with source.running():
-        wait_loaded(source, "orders", 2)
+        source.wait_loaded("orders", 2)
         source.caught_up()
         assert_log_is_source(source, ["orders", "others"])
-        assert record_of(source, "orders").load == 2
+        assert source.record("orders").load == 2
 
 
 def test_bytes_that_are_not_utf8_set_the_table_aside(stack, topic_prefix):
@@ -383,9 +361,9 @@ def test_bytes_that_are_not_utf8_set_the_table_aside(stack, topic_prefix):
                 r"insert into orders values (2, E'secret\xff', 1)",
                 "insert into others values (2, 'goes on', 1)",
             )
-            source.wait_until(lambda: record_of(source, "orders").state == ERRORED, 20, "it")
+            source.wait_until(lambda: source.record("orders").state == ERRORED, 20, "it")
             source.caught_up()
-            record = record_of(source, "orders")
+            record = source.record("orders")
             assert record.aside == WAITS
             assert "secret" not in record.reason
             below = source.records("orders", record.last_good)
@@ -408,6 +386,6 @@ def test_a_transaction_in_parts_that_changes_a_tables_form(capturing, monkeypatc
             "insert into orders select i, 0 from generate_series(2001, 4000) i",
             "insert into others select i, 'y', 0 from generate_series(2001, 4000) i",
         )
-        wait_loaded(source, "orders", 2)
+        source.wait_loaded("orders", 2)
         source.caught_up()
         assert_log_is_source(source, ["orders", "others"])

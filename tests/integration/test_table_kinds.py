@@ -7,9 +7,8 @@ import pytest
 
 from cdc.names import TableId
 from cdc.source_sql import RELATION_FILE
-from cdc.states import READY
-from tests.support.capturing import SOURCE, Capturing
-from tests.support.compare import assert_same, log_rows, source_rows
+from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
+from tests.support.compare import log_rows
 from tests.support.gated import Gate
 
 
@@ -27,25 +26,9 @@ def capturing(stack, database, topic_prefix):
     return make
 
 
-def record_of(source, table):
-    return source.control().tables[TableId("public", table)]
-
-
-def wait_loaded(source, table, load):
-    def loaded():
-        record = record_of(source, table)
-        return record.state == READY and record.load >= load
-
-    source.wait_until(loaded, 60, f"load {load} of {table}")
-
-
-def assert_log_is_source(source, *tables):
+def assert_caught_up(source, *tables):
     source.caught_up()
-    for table in tables:
-        schema, rows = log_rows(
-            source.bootstrap, SOURCE, TableId("public", table), source.settings.topic_prefix
-        )
-        assert_same(source_rows(source.conninfo, schema), rows, f"log of {table}")
+    assert_log_is_source(source, tables)
 
 
 # --- keys that swap ---
@@ -74,14 +57,14 @@ def test_keys_that_swap_within_a_transaction(capturing):
     with source.running():
         source.wait_ready()
         swap_keys(source)
-        assert_log_is_source(source, "swap")
+        assert_caught_up(source, "swap")
         source.transaction(
             "update swap set id = 3 - id where id in (1, 2)",
             "set constraints all immediate",
             "truncate swap",
             "insert into swap values (1, 'new')",
         )
-        assert_log_is_source(source, "swap")
+        assert_caught_up(source, "swap")
         # As another reader sees it who takes the records one by one.
         assert [row["v"] for row in source.state("swap").values()] == ["new"]
 
@@ -97,9 +80,9 @@ def test_keys_that_swap_while_the_table_is_loaded(capturing):
         source.caught_up()
         gate.open_to(10**6)
         source.wait_ready()
-        assert_log_is_source(source, "swap")
+        assert_caught_up(source, "swap")
         source.execute("delete from swap where id < 5")
-        assert_log_is_source(source, "swap")
+        assert_caught_up(source, "swap")
 
 
 # --- identity FULL without a primary key ---
@@ -119,7 +102,7 @@ def test_a_unique_index_over_not_null_columns_is_the_key_of_identity_full(captur
     with source.running():
         source.wait_ready()
         source.execute("update job set state = 'done' where id = 1", "update job set n = id")
-        assert_log_is_source(source, "job")
+        assert_caught_up(source, "job")
         schema, _ = log_rows(
             source.bootstrap, SOURCE, TableId("public", "job"), source.settings.topic_prefix
         )
@@ -153,12 +136,12 @@ def test_a_partitioned_table_comes_under_its_own_name(capturing, monkeypatch):
             "insert into logs values (200, 4, 'in a new partition')",
             "update logs set m = 4 where id = 100",
         )
-        assert_log_is_source(source, "logs", "plain")
+        assert_caught_up(source, "logs", "plain")
         source.execute("select pg_sleep(1)")
         # A partition that was made empty is no reason to read everything again.
-        assert record_of(source, "logs").load == 1
+        assert source.record("logs").load == 1
         source.execute("truncate logs", "insert into logs values (1, 1, 'after')")
-        assert_log_is_source(source, "logs")
+        assert_caught_up(source, "logs")
 
 
 WITHOUT_EVENTS = {
@@ -187,10 +170,10 @@ def test_partitions_that_come_or_go_with_rows_load_the_table_anew(capturing, mon
         source.caught_up()
         source.execute("select pg_sleep(0.7)")
         source.execute(*WITHOUT_EVENTS[what])
-        wait_loaded(source, "logs", 2)
+        source.wait_loaded("logs", 2)
         source.execute("update logs set v = 'last' where m = 2")
-        assert_log_is_source(source, "logs", "plain")
-        assert record_of(source, "plain").load == 1
+        assert_caught_up(source, "logs", "plain")
+        assert source.record("plain").load == 1
 
 
 # --- a publication that somebody else keeps ---
@@ -213,7 +196,7 @@ def test_a_publication_for_all_tables_that_is_not_ours(capturing):
     with source.running():
         source.wait_ready()
         source.execute("insert into orders values (2, 'b')", "insert into others values (1)")
-        assert_log_is_source(source, "orders")
+        assert_caught_up(source, "orders")
 
 
 def test_a_column_list_leaves_the_other_columns_out(capturing):
@@ -237,7 +220,7 @@ def test_a_column_list_leaves_the_other_columns_out(capturing):
             "insert into partial values (2, 'secret 2', 'b')",
             "update partial set secret = 'changed' where id = 1",
         )
-        assert_log_is_source(source, "partial")
+        assert_caught_up(source, "partial")
         assert all(set(row) == {"id", "shown"} for row in source.state("partial").values())
 
 
@@ -262,7 +245,7 @@ def test_generated_columns_are_there_when_the_publication_has_them(capturing):
     with source.running():
         source.wait_ready()
         source.execute("insert into sums (id, a) values (2, 20)", "update sums set a = 11")
-        assert_log_is_source(source, "sums")
+        assert_caught_up(source, "sums")
         assert {row["twice"] for row in source.state("sums").values()} == {22}
 
 

@@ -17,10 +17,11 @@ from cdc.load import ChunkDone, ChunkPlan, Measure
 from cdc.log.reader import LogReader
 from cdc.names import TableId, default_publication, default_slot
 from cdc.position import Position, parse_lsn
-from cdc.states import REMOVED
+from cdc.states import READY, REMOVED
 from connectors.postgres.capture import Capture
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.stopping import StopRequest
+from tests.support.compare import assert_same, log_rows, source_rows
 
 PROJECT, SOURCE = "test", "shop"
 
@@ -252,6 +253,19 @@ class Capturing:
             assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
             time.sleep(0.05)
 
+    def record(self, table):
+        """A table's control record."""
+        return self.control().tables[TableId("public", table)]
+
+    def wait_loaded(self, table, load):
+        """Wait until a table is Ready with this load, or a later one."""
+
+        def loaded():
+            record = self.record(table)
+            return record.state == READY and record.load >= load
+
+        self.wait_until(loaded, 60, f"load {load} of {table}")
+
     def records(self, table, frontier: Position | None = None) -> list[LogRecord]:
         """Records of a table below the frontier, by partition and offset."""
         view = self.frontier()
@@ -279,3 +293,12 @@ class Capturing:
             else:
                 rows[record.key] = record.after
         return rows
+
+
+def assert_log_is_source(source, tables):
+    """Every table's topic, folded, has the rows that Postgres has."""
+    for table in tables:
+        schema, rows = log_rows(
+            source.bootstrap, SOURCE, TableId("public", table), source.settings.topic_prefix
+        )
+        assert_same(source_rows(source.conninfo, schema), rows, f"log of {table}")
