@@ -11,7 +11,6 @@ import threading
 import time
 from typing import Any
 
-import psycopg
 import pytest
 
 from cdc.daemon.channel import ChildChannel, LineBuffer, encode_line
@@ -22,6 +21,7 @@ from cdc.states import ABANDONED, CATCHING_UP, DONE, READY, REMOVED, SNAPSHOTTIN
 from connectors.postgres.handover import Handover
 from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
 from tests.support.gated import Gate
+from tests.support.standby import commits_held
 
 ROWS = 40
 CREATE = (
@@ -438,46 +438,29 @@ def test_events_around_the_hand_over_are_in_the_log_once(loading, monkeypatch):
     assert changes == ["u", "c", "u", "d", "tombstone"]
 
 
-@pytest.fixture
-def no_standby(database):
-    """Has commits wait for no standby any more; at the latest after the test."""
-
-    def reset():
-        with psycopg.connect(**database, autocommit=True) as connection:
-            connection.execute("alter system reset synchronous_standby_names")
-            connection.execute("select pg_reload_conf()")
-
-    yield reset
-    reset()
-
-
-def test_a_commit_that_is_decoded_before_it_is_visible_is_waited_for(loading, no_standby):
+def test_a_commit_that_is_decoded_before_it_is_visible_is_waited_for(loading):
     """As with synchronous replication: committed in the WAL, and held back from queries."""
     source, gate = loading(["a", "b"])
     with source.running(dataclasses.replace(source.settings, tables=source.settings.tables[:1])):
         gate.open_to(10_000)
         source.wait_ready(60)
     # Capture's own commits shall not wait.
-    source.execute(
-        f"alter database {source.settings.database} set synchronous_commit = local",
-        "alter system set synchronous_standby_names = 'nobody'",
-        "select pg_reload_conf()",
-    )
+    source.execute(f"alter database {source.settings.database} set synchronous_commit = local")
     statements = ("set synchronous_commit = on", "update b set n = -1 where id in (1, 39)")
     held = threading.Thread(target=source.execute, args=statements, daemon=True)
-    held.start()
-    waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
-    source.wait_until(lambda: source.rows(waiting), 20, "the commit to wait")
-    with source.running():
-        wait_state(source, "b", SNAPSHOTTING)
-        time.sleep(1.5)
-        assert not [chunk for chunk in gate.copied if chunk[0] == "b"]
-        assert source.rows("select n from b where id = 1") == [(1,)]
-        no_standby()
-        held.join(20)
-        source.wait_ready(60)
-        source.caught_up()
-        assert_log_is_source(source, ["a", "b"])
+    with commits_held(source.conninfo) as commits:
+        held.start()
+        source.wait_until(commits.waiting, 20, "the commit to wait")
+        with source.running():
+            wait_state(source, "b", SNAPSHOTTING)
+            time.sleep(1.5)
+            assert not [chunk for chunk in gate.copied if chunk[0] == "b"]
+            assert source.rows("select n from b where id = 1") == [(1,)]
+            commits.release()
+            held.join(20)
+            source.wait_ready(60)
+            source.caught_up()
+            assert_log_is_source(source, ["a", "b"])
 
 
 def test_tables_come_and_go_with_the_configuration(loading):

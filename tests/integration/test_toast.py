@@ -11,6 +11,7 @@ from cdc.fold import fold
 from cdc.names import TableId
 from connectors.postgres.reread import extend_xid
 from tests.support.capturing import Capturing
+from tests.support.standby import commits_held
 
 DOCS = TableId("public", "docs")
 
@@ -159,16 +160,12 @@ def test_names_and_types_that_need_care(stack, database, topic_prefix):
     assert (record.after["body%s"], record.after["there"]) == (body("x"), 2)
 
 
-def test_a_commit_that_is_not_visible_yet_is_waited_for(docs, stack):
+def test_a_commit_that_is_not_visible_yet_is_waited_for(docs):
     """The stream sees a commit that waits for a synchronous standby; a query does not."""
-    admin = psycopg.connect(**docs.conninfo, autocommit=True)
     with docs.running():
         docs.wait_ready()
         docs.execute(f"insert into docs values (1, 0, '{body('a')}'), (2, 0, '{body('b')}')")
         docs.caught_up()
-        admin.execute("set synchronous_commit = off")
-        admin.execute("alter system set synchronous_standby_names = 'nosuch'")
-        admin.execute("select pg_reload_conf()")
 
         def change():
             # Committed in the WAL, and invisible for as long as no standby confirms.
@@ -178,20 +175,14 @@ def test_a_commit_that_is_not_visible_yet_is_waited_for(docs, stack):
             )
 
         writer = threading.Thread(target=change)
-        try:
-            time.sleep(0.3)  # every backend has to read the new setting
+        with commits_held(docs.conninfo) as commits:
             writer.start()
-            waits = "select from pg_stat_activity where wait_event = 'SyncRep'"
-            docs.wait_until(lambda: admin.execute(waits).fetchall(), 10, "the commit to wait")
+            docs.wait_until(commits.waiting, 10, "the commit to wait")
             time.sleep(1.0)
-            assert admin.execute("select n from docs where id = 2").fetchone() == (0,)
+            assert docs.rows("select n from docs where id = 2") == [(0,)]
             # Capture has it, and waits instead of taking what it can see.
             assert len(docs.records("docs")) == 2
-        finally:
-            admin.execute("alter system reset synchronous_standby_names")
-            admin.execute("select pg_reload_conf()")
-            writer.join(10)
-            admin.close()
+        writer.join(10)
         docs.caught_up()
         assert same(docs)
     (record,) = updates(docs)
