@@ -1,4 +1,4 @@
-r"""Postgres' COPY text format, as COPY TO STDOUT prints it, to rows of bytes. Pure, hot.
+r"""Postgres' COPY text format, as COPY TO STDOUT prints it, to columns of bytes. Pure, hot.
 
 A line holds the columns between tabs and ends with a newline. ``\N`` is NULL; the server
 escapes backspace, form feed, newline, carriage return, tab, vertical tab and the backslash,
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 from cdc.errors import ProtocolViolation
 
-Fields = Sequence[bytes | None]
+#: Values of one column; None is NULL.
+Column = Sequence[bytes | None]
 
 _ESCAPE = re.compile(rb"\\(x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
 _LETTERS = {
@@ -25,11 +26,14 @@ _LETTERS = {
     b"v": b"\v",
 }
 _NULL = rb"\N"
+_NO_SEPARATOR = bytes(c for c in range(256) if c not in b"\t\n")
 _USUAL = [(b"\\" + letter, char) for letter, char in _LETTERS.items()]
 
 
-def parse_block(block: bytes, columns: int) -> list[Fields]:
-    """The rows of whole lines.
+def parse_columns(block: bytes, columns: int) -> list[Column]:
+    """The values of whole lines, column by column.
+
+    All values are split off in one go, which takes half the time of a list for each line.
 
     Args:
         block: Lines, each with its newline; may be empty.
@@ -39,30 +43,23 @@ def parse_block(block: bytes, columns: int) -> list[Fields]:
         ProtocolViolation: ``bad_copy_data``: the last line does not end, or a line has
             another number of values.
     """
-    if not block:
-        return []
-    lines = block.split(b"\n")
-    if lines.pop():
+    separators = block.translate(None, _NO_SEPARATOR)
+    line = b"\t" * (columns - 1) + b"\n"
+    if block[-1:] not in (b"", b"\n"):
         raise ProtocolViolation("bad_copy_data", "COPY sent a part of a row")
-    rows: list[Fields]
-    if b"\\" in block:
-        rows = [parse_line(line) for line in lines]
-    else:
-        rows = [line.split(b"\t") for line in lines]
-    if set(map(len, rows)) != {columns}:
+    if separators != line * (len(separators) // columns):
         raise ProtocolViolation("bad_copy_data", f"COPY sent a row without its {columns} columns")
-    return rows
+    fields = block.replace(b"\n", b"\t").split(b"\t")
+    # What follows the last newline.
+    fields.pop()
+    if b"\\" not in block:
+        return [fields[i::columns] for i in range(columns)]
+    values = [_value(field) if b"\\" in field else field for field in fields]
+    return [values[i::columns] for i in range(columns)]
 
 
-def parse_line(line: bytes) -> Fields:
-    """The values of one line, without its newline; None is NULL."""
-    fields = line.split(b"\t")
-    if b"\\" not in line:
-        return fields
-    return [
-        field if b"\\" not in field else None if field == _NULL else unescape(field)
-        for field in fields
-    ]
+def _value(field: bytes) -> bytes | None:
+    return None if field == _NULL else unescape(field)
 
 
 def unescape(field: bytes) -> bytes:

@@ -13,7 +13,7 @@ from cdc.frontier import Ends
 from cdc.load import LoadTask
 from cdc.log.partition import partition_of
 from cdc.log.producer import TransactionalProducer
-from snapshots.copytext import parse_block
+from snapshots.copytext import parse_columns
 from snapshots.messages import Done
 from snapshots.rate import RateLimit
 from snapshots.source import BATCH_ROWS, ChunkCopy, Connection, end_chunk
@@ -95,15 +95,14 @@ class TaskWriter:
         rows, ends = 0, Ends()
         source.batch_rows = self._rate.batch_rows(BATCH_ROWS)
         for block in source.blocks():
-            size, batch = len(block), parse_block(block, columns)
+            size, batch = len(block), parse_columns(block, columns)
             # A row can be large: what is not needed any more goes at once.
             del block
-            count = len(batch)
+            count = len(batch[0])
             if count:
                 if not self._open_rows:
                     self._producer.begin()
                     self._opened = time.monotonic()
-                batch = list(zip(*batch, strict=True))
                 keys, values = self._batches.snapshot_rows(batch, load)
                 del batch
                 self._send(keys, values, headers)

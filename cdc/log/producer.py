@@ -195,20 +195,21 @@ class TransactionalProducer(Closing):
         held = self._held
         newest = {partition: i for i, partition in enumerate(partitions)}
         before = [(p, held[topic, p]) for p in newest if (topic, p) in held]
+        messages = list(zip(partitions, keys, values, headers, strict=True))
         try:
             for partition, message in before:
                 self._hand_over(topic, partition, message)
+            for partition, i in newest.items():
+                held[topic, partition] = (values[i], keys[i], headers[i])
+            # Each partition's last message stays back.
+            for i in sorted(newest.values(), reverse=True):
+                del messages[i]
             produce = self._produce
-            for i, partition in enumerate(partitions):
-                if newest[partition] == i:
-                    held[topic, partition] = (values[i], keys[i], headers[i])
-                    continue
+            for partition, key, value, header in messages:
                 try:
-                    produce(topic, values[i], keys[i], partition, None, None, 0, headers[i])
+                    produce(topic, value, key, partition, None, None, 0, header)
                 except BufferError:
-                    self._client.produce_when_room(
-                        topic, partition, (values[i], keys[i], headers[i]), None
-                    )
+                    self._client.produce_when_room(topic, partition, (value, key, header), None)
             self._unpolled += len(partitions)
             if self._unpolled >= _SENDS_PER_POLL:
                 self._unpolled = 0

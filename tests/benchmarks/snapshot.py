@@ -21,7 +21,7 @@ from cdc.batch_encoder import BatchEncoder
 from cdc.envelope import RowEncoder, TransactionFields
 from cdc.load import ChunkPlan
 from cdc.schema import TableSchema
-from snapshots.copytext import parse_block
+from snapshots.copytext import parse_columns
 from snapshots.source import ChunkCopy, Connection, open_session
 from tests.benchmarks.parts import firenibble
 from tests.benchmarks.parts.cores import Costs, on_cores
@@ -103,8 +103,8 @@ def encoded(session: Connection, schema: TableSchema, servers: Servers) -> tuple
     encoder = BatchEncoder(RowEncoder(schema, origin))
     rows, size = 0, 0
     for block in ChunkCopy(session, schema, _WHOLE, 0).blocks():
-        batch = parse_block(block, len(schema.columns))
-        _, values = encoder.snapshot_rows(list(zip(*batch, strict=True)), fields)
+        batch = parse_columns(block, len(schema.columns))
+        _, values = encoder.snapshot_rows(batch, fields)
         rows += len(values)
         size += len(block)
     return rows, size

@@ -13,7 +13,7 @@ from cdc.session_settings import OPTIONS
 from connectors.postgres.catalog import read_tables
 from connectors.postgres.messages import Insert
 from connectors.postgres.pgoutput import decode
-from snapshots.copytext import parse_block
+from snapshots.copytext import parse_columns
 from snapshots.source import ChunkCopy, begin_chunk, end_chunk, open_session
 from tests.support.export import EPOCH
 
@@ -60,10 +60,10 @@ def test_snapshot_and_stream_write_equal_bytes(database):
         encoder = RowEncoder(schema, Origin("0", "shop", "db"))
         load = TransactionFields(EPOCH, POINT - 1, None, 1, 1, snapshot=True)
         copy = ChunkCopy(session, schema, plan, 0)
-        batch = parse_block(b"".join(copy.blocks()), len(schema.columns))
+        batch = parse_columns(b"".join(copy.blocks()), len(schema.columns))
         end_chunk(session)
-        assert copy.rows == len(batch) == 7
-        keys, values = BatchEncoder(encoder).snapshot_rows(list(zip(*batch, strict=True)), load)
+        assert copy.rows == len(batch[0]) == 7
+        keys, values = BatchEncoder(encoder).snapshot_rows(batch, load)
     with psycopg.connect(**database, options=OPTIONS, client_encoding="UTF8") as session:
         messages = session.execute(
             "select data from pg_logical_slot_get_binary_changes('equal', null, null,"

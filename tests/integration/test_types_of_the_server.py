@@ -18,7 +18,7 @@ from cdc.session_settings import OPTIONS
 from connectors.postgres.catalog import read_tables
 from connectors.postgres.messages import Insert
 from connectors.postgres.pgoutput import decode
-from snapshots.copytext import parse_block
+from snapshots.copytext import parse_columns
 from snapshots.source import ChunkCopy, open_session
 from tests.support.pgtypes import WITHOUT_INPUT, create_types, fill
 
@@ -59,10 +59,10 @@ def test_every_type_of_the_server(database):
 def snapshot(session, encoder):
     """Records of a table's rows by COPY; every value's text must come back from its JSON."""
     copy = ChunkCopy(session, encoder.schema, ChunkPlan(1000, 1), 0)
-    rows = parse_block(b"".join(copy.blocks()), len(encoder.schema.columns))
+    columns = parse_columns(b"".join(copy.blocks()), len(encoder.schema.columns))
     load = TransactionFields(0, 1, None, 1, 1, snapshot=True)
-    keys, values = BatchEncoder(encoder).snapshot_rows(list(zip(*rows, strict=True)), load)
-    for row, value in zip(rows, values, strict=True):
+    keys, values = BatchEncoder(encoder).snapshot_rows(columns, load)
+    for row, value in zip(zip(*columns, strict=True), values, strict=True):
         image = orjson.loads(value)["after"]
         for column, text in zip(encoder.schema.columns, row, strict=True):
             back = image[column.name]

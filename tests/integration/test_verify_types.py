@@ -25,7 +25,7 @@ from cdc.verify.derived import DerivedTable
 from cdc.verify.forms import range_of
 from connectors.postgres.catalog import read_tables
 from connectors.postgres.verify_source import open_snapshot
-from snapshots.copytext import parse_block
+from snapshots.copytext import parse_columns
 from snapshots.source import ChunkCopy, open_session
 from tests.support.pgtypes import GENERAL, LITERALS, OWN, server_types
 
@@ -54,10 +54,10 @@ def fill(writer, kind, number):
 def derived_rows(session, schema):
     """The rows that Delta can hold, as the log's tail gives them; the ids of the others."""
     copy = ChunkCopy(session, schema, ChunkPlan(1000, 1), 0)
-    rows = parse_block(b"".join(copy.blocks()), len(schema.columns))
+    columns = parse_columns(b"".join(copy.blocks()), len(schema.columns))
     encoder = BatchEncoder(RowEncoder(schema, Origin("0", "shop", "db")))
     load = TransactionFields(0, 1, None, 1, 1, snapshot=True)
-    _, values = encoder.snapshot_rows(list(zip(*rows, strict=True)), load)
+    _, values = encoder.snapshot_rows(columns, load)
     held, lost = [], []
     for value in values:
         image = orjson.loads(value)["after"]

@@ -16,7 +16,7 @@ from cdc.position import Position
 from cdc.query.run import run_query
 from cdc.schema import STRING
 from connectors.postgres.catalog import read_tables
-from snapshots.copytext import parse_block
+from snapshots.copytext import parse_columns
 from snapshots.source import ChunkCopy, open_session
 from tests.support.lakes import Lake
 from tests.support.loggen import Insert, LogGen, Update
@@ -48,9 +48,9 @@ def server_rows(database, request):
         for definition in found.values():
             schema = definition.schema(1, Position(0, 0, 0))
             copy = ChunkCopy(session, schema, ChunkPlan(1000, 1), 0)
-            rows = parse_block(b"".join(copy.blocks()), len(schema.columns))
+            texts_of = parse_columns(b"".join(copy.blocks()), len(schema.columns))
             for index, wanted in enumerate(schema.columns[1:], 1):
-                texts = [row[index] for row in rows if row[index] is not None]
+                texts = [text for text in texts_of[index] if text is not None]
                 if texts:
                     number = len(columns) + 1
                     columns.append(dataclasses.replace(wanted, id=number, name=f"c{number}"))

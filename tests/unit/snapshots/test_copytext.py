@@ -1,7 +1,7 @@
 import pytest
 
 from cdc.errors import ProtocolViolation
-from snapshots.copytext import parse_block, parse_line, unescape
+from snapshots.copytext import parse_columns, unescape
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,7 @@ from snapshots.copytext import parse_block, parse_line, unescape
     ],
 )
 def test_lines(line, row):
-    assert parse_line(line) == row
-    assert parse_block(line + b"\n", len(row)) == [row]
+    assert parse_columns(line + b"\n", len(row)) == [[value] for value in row]
 
 
 def test_octal_wraps_as_the_server_reads_it():
@@ -35,14 +34,16 @@ def test_octal_wraps_as_the_server_reads_it():
 
 
 def test_blocks_of_many_lines():
-    assert parse_block(b"", 2) == []
-    assert parse_block(b"1\ta\n2\tb\n", 2) == [[b"1", b"a"], [b"2", b"b"]]
-    assert parse_block(b"1\t\\N\n2\tb\n", 2) == [[b"1", None], [b"2", b"b"]]
-    assert parse_block(b"\n\n", 1) == [[b""], [b""]]
+    assert parse_columns(b"", 2) == [[], []]
+    assert parse_columns(b"1\ta\n2\tb\n", 2) == [[b"1", b"2"], [b"a", b"b"]]
+    assert parse_columns(b"1\t\\N\n2\tb\n", 2) == [[b"1", b"2"], [None, b"b"]]
+    assert parse_columns(b"\n\n", 1) == [[b"", b""]]
 
 
-@pytest.mark.parametrize("block", [b"1\ta", b"1\n", b"1\ta\tb\n", b"1\ta\n2\n", b"1\t\\N\n2\n"])
+@pytest.mark.parametrize(
+    "block", [b"1\ta", b"1\n", b"1\ta\tb\n", b"1\ta\n2\n", b"1\t\\N\n2\n", b"1\n2\ta\tb\n"]
+)
 def test_a_torn_or_uneven_block_is_refused(block):
     with pytest.raises(ProtocolViolation) as refused:
-        parse_block(block, 2)
+        parse_columns(block, 2)
     assert refused.value.code == "bad_copy_data"
