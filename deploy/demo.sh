@@ -3,4 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ./deploy/setup.sh
+# Many processes are started: none of them should compile our code again.
+unset PYTHONDONTWRITEBYTECODE
 exec .venv/bin/cdc demo "$@"

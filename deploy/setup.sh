@@ -134,6 +134,9 @@ main() {
     # In compat mode the project is on the path like any folder, without an import hook.
     "$venv/bin/pip" install --quiet --no-compile --no-deps --no-index --no-build-isolation \
         --config-settings editable_mode=compat --editable . >&2
+    # Every process imports much of it. pip would compile one file after the other, and Python
+    # itself may have been told not to keep what it compiles.
+    "$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" >&2 || say "some packages stay uncompiled"
     "$venv/bin/python" -m deploy.jars.fetch broker spark >&2
     "$venv/bin/python" -m deploy.local.binaries >&2
     {

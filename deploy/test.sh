@@ -4,6 +4,8 @@
 # Every stage runs even after one failed; the end tells which, and the exit code is then 1.
 set -uo pipefail
 cd "$(dirname "$0")/.."
+# Many processes are started: none of them should compile our code again.
+unset PYTHONDONTWRITEBYTECODE
 
 failed=()
 stages=()
