@@ -150,7 +150,9 @@ class LoadRecord(_Record):
         chunks: Number of chunks; 0 until they are planned.
         slot: The replication slot, at the source's first start.
         spool: Topic of the events that wait.
-        step: Blocks of a chunk.
+        step: Blocks of a chunk; 0 if ``pieces`` tell them.
+        pieces: How a partitioned table is cut, see ``cdc.load.Piece``: relation ids of leaves,
+            blocks of a chunk, number of chunks. Empty: the table is one piece.
         done: Chunks that are done: pairs of first and last number.
         estimate: The planner's guess of all rows; None if it has none.
         ready_after: H: the frontier from which on the topic is the table's state at one moment.
@@ -176,6 +178,7 @@ class LoadRecord(_Record):
     slot: str | None = None
     spool: str | None = None
     step: int = 0
+    pieces: tuple[tuple[tuple[int, ...], int, int], ...] = ()
     done: tuple[tuple[int, int], ...] = ()
     estimate: int | None = None
     ready_after: int | None = None
@@ -266,7 +269,11 @@ class ControlState:
         elif kind == "load":
             table = TableId(rest[0], rest[1])
             done = tuple((first, last) for first, last in raw.get("done", ()))
-            load = LoadRecord.from_value({**raw, "id": table, "load": rest[2], "done": done})
+            pieces = tuple(
+                (tuple(leaves), step, count) for leaves, step, count in raw.get("pieces", ())
+            )
+            key = {"id": table, "load": rest[2]}
+            load = LoadRecord.from_value({**raw, **key, "done": done, "pieces": pieces})
             self.loads[table, rest[2]] = load
         elif kind == "schema":
             schema = TableSchema.from_record(rest[2], rest[3], raw)

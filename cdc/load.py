@@ -19,23 +19,60 @@ from cdc.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkPlan:
-    """How a table is cut: chunk n is the blocks [n * step, (n + 1) * step).
-
-    Pinned in control when the load begins, so that a chunk means the same after a restart.
+class Piece:
+    """A part of a table that is cut evenly: chunk n of it is the blocks [n * step, (n + 1) * step).
 
     Args:
         step: Blocks of a chunk.
-        count: Number of chunks; the last one is open-ended, because the table may grow.
+        count: Number of chunks; the last one is open-ended, because the part may grow.
+        leaves: Relation ids of the partitions that it is: one, or several small ones, which are
+            one chunk together. Empty: the table itself, with all of its partitions if it has any.
     """
 
     step: int
     count: int
+    leaves: tuple[int, ...] = ()
 
     def blocks(self, chunk: int) -> tuple[int, int | None]:
-        """First block of a chunk, and the block after it (None: to the table's end)."""
+        """First block of a chunk, and the block after it (None: to the end)."""
         first = chunk * self.step
         return first, None if chunk == self.count - 1 else first + self.step
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlan:
+    """How a table is cut: the chunks of its pieces, one piece after the other.
+
+    Pinned in control when the load begins, so that a chunk means the same after a restart.
+
+    Args:
+        pieces: At least one; only partitioned tables have more.
+    """
+
+    pieces: tuple[Piece, ...]
+
+    @classmethod
+    def whole(cls, step: int, count: int) -> ChunkPlan:
+        """Of a table that is one piece."""
+        return cls((Piece(step, count),))
+
+    @property
+    def count(self) -> int:
+        """Number of chunks."""
+        return sum(piece.count for piece in self.pieces)
+
+    @property
+    def size(self) -> int:
+        """About how many blocks all chunks have."""
+        return sum(piece.step * piece.count for piece in self.pieces)
+
+    def find(self, chunk: int) -> tuple[Piece, int]:
+        """The piece that a chunk belongs to, and its number in there."""
+        for piece in self.pieces:
+            if chunk < piece.count:
+                return piece, chunk
+            chunk -= piece.count
+        raise IndexError("no such chunk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +97,8 @@ class LoadTask:
     Args:
         schema: Version 1 of the load's schema; exactly these columns are copied, in this
             order. Its load number tells loads of one table apart.
-        filenode: ``pg_relation_filenode`` when the load began. A rewrite moves rows between
-            chunks, so each chunk locks the table (ACCESS SHARE) and then compares; a
+        filenode: The table's file when the load began, see ``cdc.source_sql``. A rewrite moves
+            rows between chunks, so each chunk locks the table (ACCESS SHARE) and then compares; a
             difference fails the load with SourceError ``table_rewritten``.
         topic: Of this load.
         partitions: Of the topic.

@@ -32,12 +32,13 @@ from cdc.log.producer import TransactionalProducer
 from cdc.names import MAX_SNAPSHOT_WORKERS, snapshot_transactional_id
 from cdc.schema import TableSchema
 from snapshots.failures import Verdict, verdict
+from snapshots.measure import measure
 from snapshots.messages import Blocked, Done, Failed, Message, Ready, RowsWritten, WorkerSetup
 from snapshots.plan import CHUNK_BYTES
 from snapshots.pool import Worker
 from snapshots.schedule import Chunk, Schedule
 from snapshots.slot import FIRST_BACK_OFF, Process, Slot
-from snapshots.source import measure, open_session
+from snapshots.source import open_session
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from cdc import errors
 from cdc.envelope import Origin
 from cdc.errors import CdcError
 from cdc.frontier import Ends
-from cdc.load import ChunkPlan, LoadTask
+from cdc.load import ChunkPlan, LoadTask, Piece
 from cdc.schema import TableSchema
 
 
@@ -100,7 +100,9 @@ def command_line(command: Command) -> bytes:
                     "topic": command.topic,
                     "partitions": command.partitions,
                     "spool_from": command.spool_from,
-                    "plan": [command.plan.step, command.plan.count],
+                    "plan": [
+                        [piece.step, piece.count, piece.leaves] for piece in command.plan.pieces
+                    ],
                 }
             )
 
@@ -120,7 +122,9 @@ def read_command(line: bytes) -> Command:
                 raw["topic"],
                 raw["partitions"],
                 raw["spool_from"],
-                ChunkPlan(*raw["plan"]),
+                ChunkPlan(
+                    tuple(Piece(step, count, tuple(leaves)) for step, count, leaves in raw["plan"])
+                ),
                 (),
             )
     raise ValueError("not a command for a worker")

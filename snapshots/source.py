@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import psycopg
 from psycopg import pq, sql
 
-from cdc.errors import CdcError, SourceRefused
-from cdc.load import ChunkPlan, LoadTask, Measure
+from cdc.load import ChunkPlan, LoadTask, Piece
 from cdc.schema import TableSchema
 from cdc.session_settings import CLIENT_ENCODING, OPTIONS
 from cdc.source_sql import RELATION_FILE
 from snapshots.failures import CONNECTING, mapped_errors, table_changed
-from snapshots.plan import CHUNK_BYTES, plan_chunks
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -43,8 +41,17 @@ _FORM = f"""
             FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
     FROM pg_class c WHERE c.oid = to_regclass(%s)
 """.encode()  # noqa: S608  (put together from constants)
-# Of a table that was never analyzed.
-_ROW_BYTES = 100
+#: Whether a leaf ``c`` of a schema ``n`` can be read by itself with the same result as through its
+#: root: reading that asks for no permission on the leaf, and knows no policies of it.
+READABLE = (
+    "c.relkind = 'r' AND has_schema_privilege(n.oid, 'USAGE')"
+    " AND has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid)"
+)
+_NAMES = f"""
+    SELECT c.oid::bigint, n.nspname::text, c.relname::text
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = ANY (%s::oid[]) AND {READABLE}
+""".encode()  # noqa: S608  (put together from constants)
 
 _BEGIN = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
@@ -53,24 +60,6 @@ _BEGIN = (
     f" SET LOCAL lock_timeout = '{LOCK_SECONDS}s';"
     " SET LOCAL statement_timeout = 0;"
     " SET LOCAL idle_in_transaction_session_timeout = 0;"
-)
-# Blocks, and bytes with TOAST.
-_SIZES = sql.SQL(
-    "coalesce(pg_relation_size(c.oid) / block.size, 0), coalesce(pg_table_size(c.oid), 0)"
-)
-# The leaves of a partitioned table together: one query reads them all, as one chunk.
-_PARTITIONED = """
-    SELECT root.oid::bigint, 'p',
-           sum(pg_relation_size(leaf.relid))::bigint / current_setting('block_size')::bigint,
-           sum(pg_table_size(leaf.relid))::bigint,
-           sum(greatest(c.reltuples, 0))::float8, sum(c.relpages)::bigint
-    FROM unnest(%s::oid[]) AS root(oid), pg_partition_tree(root.oid) leaf
-    JOIN pg_class c ON c.oid = leaf.relid
-    WHERE leaf.isleaf
-    GROUP BY root.oid
-"""
-_OLD_SIZES = sql.SQL(
-    "c.relpages::bigint, (c.relpages::bigint + coalesce(toast.relpages, 0)) * block.size"
 )
 _NO_TRANSACTION_TIMEOUT = " SET LOCAL transaction_timeout = 0;"
 _TRANSACTION_TIMEOUT_VERSION = 170_000
@@ -128,18 +117,20 @@ def end_chunk(connection: Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def lock_holders(connection: Connection, schema: TableSchema) -> tuple[str, ...]:
-    """Who holds, or waits for, a lock of a table that a chunk cannot get past.
+def lock_holders(connection: Connection, task: LoadTask) -> tuple[str, ...]:
+    """Who holds, or waits for, a lock of a table or its leaves that a chunk cannot get past.
 
     Returns:
         Such as "pid 4711", or "a prepared transaction"; those that hold it first.
     """
+    relids = [task.schema.relid, *(leaf for piece in task.plan.pieces for leaf in piece.leaves)]
     with mapped_errors("look for locks"):
         found = connection.execute(
             "SELECT DISTINCT pid, granted FROM pg_locks WHERE locktype = 'relation'"
             " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-            " AND relation = %s AND mode = 'AccessExclusiveLock' ORDER BY granted DESC, pid",
-            (schema.relid,),
+            " AND relation = ANY (%s::oid[]) AND mode = 'AccessExclusiveLock'"
+            " ORDER BY granted DESC, pid",
+            (relids,),
         ).fetchall()
     return tuple("a prepared transaction" if pid is None else f"pid {pid}" for pid, _ in found)
 
@@ -157,7 +148,9 @@ def check_table(connection: Connection, task: LoadTask) -> None:
         found = connection.execute(_FORM, (_name(schema).as_string(connection),)).fetchone()
         if found is None or found[:2] != (schema.relid, task.filenode):
             raise table_changed("table_rewritten", schema, "it was rewritten or replaced")
-        statement = sql.SQL("{} LIMIT 0").format(_select(schema)).as_bytes(connection)
+        statement = (
+            sql.SQL("{} LIMIT 0").format(_select(schema, _rows_of(schema))).as_bytes(connection)
+        )
         result = connection.pgconn.exec_(statement)
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise psycopg.errors.error_from_result(result)
@@ -166,78 +159,6 @@ def check_table(connection: Connection, task: LoadTask) -> None:
         now = (result.ftable(i), *types.get(column.name, ()))
         if now != (schema.relid, column.id, column.type_oid, column.typmod):
             raise table_changed("table_changed", schema, f"column {column.name} was changed")
-
-
-def measure(
-    connection: Connection,
-    schemas: Sequence[TableSchema],
-    chunk_bytes: int = CHUNK_BYTES,
-    chunk_rows: float | None = None,
-) -> list[Measure]:
-    """Size up tables from the catalog alone: nothing of them is read, no lock is waited for long.
-
-    Args:
-        connection: A session outside of any transaction.
-        schemas: The tables.
-        chunk_bytes: What a chunk should hold at the most.
-        chunk_rows: Likewise in rows, as far as the planner can guess them.
-
-    Raises:
-        SourceRefused: ``table_missing``, ``not_a_table`` (a view, a foreign or partitioned
-            table), both naming it.
-    """
-    try:
-        connection.execute("SET lock_timeout = '1s'")
-        found = _sizes(connection, schemas, _SIZES)
-    except CdcError as error:
-        if error.code != "lock_not_granted":
-            raise
-        # Asking a locked table for its size would wait; the last VACUUM's figures do not.
-        found = _sizes(connection, schemas, _OLD_SIZES)
-    by_id = {row[0]: row[1:] for row in found}
-    if roots := [schema.relid for schema in schemas if schema.partitioned]:
-        with mapped_errors("measure the tables"):
-            leaves = connection.execute(_PARTITIONED, (roots,)).fetchall()
-        by_id |= {relid: ("p", 0, 0, 0.0, 0) for relid in roots if relid in by_id}
-        by_id |= {row[0]: row[1:] for row in leaves}
-    version = connection.info.server_version
-    measures = []
-    for schema in schemas:
-        kind, blocks, total_bytes, reltuples, relpages = by_id.get(schema.relid, (None,) * 5)
-        if kind is None:
-            raise SourceRefused(
-                "table_missing", "the table is not in the catalog", table=str(schema.id)
-            )
-        if kind != ("p" if schema.partitioned else "r"):
-            raise SourceRefused(
-                "not_a_table",
-                "it is not a table any more, or another kind of table",
-                table=str(schema.id),
-                remedy="name its partitions, or leave it out",
-            )
-        rows = _estimate(blocks, reltuples, relpages)
-        if schema.partitioned:
-            measures.append(Measure(ChunkPlan(max(blocks, 1), 1), rows, total_bytes))
-            continue
-        size = chunk_bytes
-        if chunk_rows is not None and total_bytes:
-            row_bytes = total_bytes / rows if rows else _ROW_BYTES
-            size = min(size, max(1, round(chunk_rows * row_bytes)))
-        measures.append(Measure(plan_chunks(blocks, total_bytes, version, size), rows, total_bytes))
-    return measures
-
-
-def _sizes(
-    connection: Connection, schemas: Sequence[TableSchema], sizes: sql.SQL
-) -> list[tuple[Any, ...]]:
-    statement = sql.SQL(
-        "SELECT c.oid::bigint, c.relkind, {}, c.reltuples::float8, c.relpages::bigint"
-        " FROM pg_class c LEFT JOIN pg_class toast ON toast.oid = c.reltoastrelid,"
-        " (SELECT current_setting('block_size')::bigint AS size) block"
-        " WHERE c.oid = ANY (%s::oid[])"
-    ).format(sizes)
-    with mapped_errors("measure the tables"):
-        return connection.execute(statement, ([schema.relid for schema in schemas],)).fetchall()
 
 
 class ChunkCopy:
@@ -259,9 +180,7 @@ class ChunkCopy:
     ) -> None:
         self._connection = connection
         self._schema = schema
-        self._statement = sql.SQL("COPY ({}{}) TO STDOUT").format(
-            _select(schema), _where(plan, chunk)
-        )
+        self._piece, self._number = plan.find(chunk)
         self.rows: int | None = None
         self.batch_rows = BATCH_ROWS
 
@@ -275,12 +194,12 @@ class ChunkCopy:
             CdcError: The connection or the server failed, or it refused the query.
         """
         with mapped_errors("copy", self._schema):
-            server = self._connection.pgconn
+            server, statement = self._connection.pgconn, self._statement()
             if server.parameter_status(b"server_encoding") == b"SQL_ASCII":
                 # Its bytes are of any encoding. Sent as they are, they are refused by us, who
                 # know the column; the server would not say.
                 server.exec_(b"SET LOCAL client_encoding TO 'SQL_ASCII'")
-            result = server.exec_(self._statement.as_bytes(self._connection))
+            result = server.exec_(statement)
             if result.status != pq.ExecStatus.COPY_OUT:
                 raise psycopg.errors.error_from_result(result)
             yield from self._receive(server)
@@ -294,6 +213,26 @@ class ChunkCopy:
             while server.get_result() is not None:
                 pass
             self.rows = result.command_tuples
+
+    def _statement(self) -> bytes:
+        where = _where(self._piece, self._number)
+        parts = [_select(self._schema, rows) + where for rows in self._relations()]
+        query = sql.SQL(" UNION ALL ").join(parts)
+        return sql.SQL("COPY ({}) TO STDOUT").format(query).as_bytes(self._connection)
+
+    def _relations(self) -> list[sql.Composable]:
+        """What to read the chunk from; names of leaves are those of now, which are locked."""
+        schema, leaves = self._schema, self._piece.leaves
+        if not leaves:
+            return [_rows_of(schema)]
+        found = self._connection.execute(_NAMES, (list(leaves),)).fetchall()
+        names = {relid: sql.Identifier(*name) for relid, *name in found}
+        if len(names) < len(leaves):
+            # The next load reads it through the table.
+            raise table_changed(
+                "table_changed", schema, "a partition can no longer be read by its own name"
+            )
+        return [sql.SQL("ONLY {}").format(names[leaf]) for leaf in leaves]
 
     def _receive(self, server: pq.abc.PGconn) -> Iterator[bytes]:
         readable = select.poll()
@@ -336,9 +275,9 @@ def _name(schema: TableSchema) -> sql.Identifier:
     return sql.Identifier(schema.schema, schema.table)
 
 
-def _select(schema: TableSchema) -> sql.Composed:
+def _select(schema: TableSchema, rows: sql.Composable) -> sql.Composed:
     columns = sql.SQL(", ").join(sql.Identifier(name) for name in schema.column_names)
-    return sql.SQL("SELECT {} FROM {}").format(columns, _rows_of(schema))
+    return sql.SQL("SELECT {} FROM {}").format(columns, rows)
 
 
 def _rows_of(schema: TableSchema) -> sql.Composable:
@@ -347,20 +286,11 @@ def _rows_of(schema: TableSchema) -> sql.Composable:
     return name if schema.partitioned else sql.SQL("ONLY {}").format(name)
 
 
-def _where(plan: ChunkPlan, chunk: int) -> sql.Composed:
-    if plan.count == 1:
+def _where(piece: Piece, chunk: int) -> sql.Composed:
+    if piece.count == 1:
         return sql.Composed([])
-    first, end = plan.blocks(chunk)
+    first, end = piece.blocks(chunk)
     condition = sql.SQL(" WHERE ctid >= {}::tid").format(sql.Literal(f"({first},0)"))
     if end is not None:
         condition += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({end},0)"))
     return condition
-
-
-def _estimate(blocks: int, reltuples: float, relpages: int) -> int | None:
-    """As the planner does: the density of the last ANALYZE over the blocks of now."""
-    if blocks == 0:
-        return 0
-    if reltuples < 0 or relpages == 0:
-        return None
-    return round(reltuples / relpages * blocks)

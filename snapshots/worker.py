@@ -95,7 +95,7 @@ class Server:
             if error.code != "lock_not_granted":
                 raise
             end_chunk(connection)
-            blocked = Blocked(lock_holders(connection, task.schema))
+            blocked = Blocked(lock_holders(connection, task))
             # Chunks of the same table that wait here would only wait for the same lock.
             for _ in range(1 + self._commands.drop_chunks()):
                 _say(self._out, blocked)

@@ -1,10 +1,35 @@
-"""Which chunks of a load are done, as control holds it: merged pairs of first and last. Pure."""
+"""The chunks of a load as control holds them: how the table is cut, and which are done. Pure.
+
+Those that are done are merged pairs of first and last.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+
 from cdc.control import LoadRecord
+from cdc.load import ChunkPlan, Measure, Piece
 
 Marks = tuple[tuple[int, int], ...]
+
+
+def planned(record: LoadRecord, measure: Measure) -> LoadRecord:
+    """The record of a load whose table was measured."""
+    pieces = measure.plan.pieces
+    if any(piece.leaves for piece in pieces):
+        step, listed = 0, tuple((piece.leaves, piece.step, piece.count) for piece in pieces)
+    else:
+        step, listed = pieces[0].step, ()
+    return dataclasses.replace(
+        record, chunks=measure.plan.count, step=step, pieces=listed, estimate=measure.rows
+    )
+
+
+def plan_of(record: LoadRecord) -> ChunkPlan:
+    """How the table of a load is cut that is planned."""
+    if not record.pieces:
+        return ChunkPlan.whole(record.step, record.chunks)
+    return ChunkPlan(tuple(Piece(step, count, leaves) for leaves, step, count in record.pieces))
 
 
 def mark(done: Marks, chunk: int) -> Marks:

@@ -23,7 +23,6 @@ from cdc.errors import (
 )
 from cdc.load import (
     ChunkDone,
-    ChunkPlan,
     LoadFailed,
     LoadProgress,
     LoadTask,
@@ -35,7 +34,7 @@ from cdc.states import COPYING, ERRORED, INTENDED, REPLAYING
 from connectors.postgres.aside import ends_load
 from connectors.postgres.beginning import Beginning
 from connectors.postgres.capture_settings import CaptureSettings
-from connectors.postgres.chunk_marks import left_of, mark
+from connectors.postgres.chunk_marks import left_of, mark, plan_of, planned
 from connectors.postgres.handover import Handover
 from connectors.postgres.load_barrier import Barrier
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
@@ -349,12 +348,9 @@ class Loads:
             [load.schema for load in unplanned if load.schema is not None]
         )
         for load, measure in zip(unplanned, measured, strict=True):
-            plan = measure.plan
-            load.record = dataclasses.replace(
-                load.record, chunks=plan.count, step=plan.step, estimate=measure.rows
-            )
+            load.record = planned(load.record, measure)
             self._ports.router.control += [load.record.to_key_value()]
-        for load in sorted(loads, key=lambda load: -load.record.chunks * load.record.step):
+        for load in sorted(loads, key=lambda load: -plan_of(load.record).size):
             if not load.record.paused:
                 self._copy(load)
 
@@ -375,7 +371,7 @@ class Loads:
                 topic=record.topic,
                 partitions=self._book.records[record.id].partitions,
                 spool_from=record.consistent_point,
-                plan=ChunkPlan(record.step, record.chunks),
+                plan=plan_of(record),
                 left=left,
                 priority=record.priority,
             )

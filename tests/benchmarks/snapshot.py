@@ -33,7 +33,7 @@ from tests.support.export import copy_settings
 
 ROUNDS = 3
 CORES = 16
-_WHOLE = ChunkPlan(1, 1)
+_WHOLE = ChunkPlan.whole(1, 1)
 
 
 def run(rows: int = 1_000_000, workers: int = 2, peer: str | None = None) -> dict[str, Any]:

@@ -126,10 +126,11 @@ def test_only_what_is_left_is_copied_and_no_transaction_stays_open(
 ):
     (task,) = load_tasks(source, stack.bootstrap, topic_prefix, [BIG], chunk_blocks=50)
     last = task.plan.count - 1
-    first, end = task.plan.blocks(1)
+    (piece,) = task.plan.pieces
+    first, end = piece.blocks(1)
     expected = source.execute(
         "select id from big where ctid >= %s::tid and ctid < %s::tid or ctid >= %s::tid",
-        (f"({first},0)", f"({end},0)", f"({task.plan.blocks(last)[0]},0)"),
+        (f"({first},0)", f"({end},0)", f"({piece.blocks(last)[0]},0)"),
     ).fetchall()
     part = dataclasses.replace(task, left=(last, 1))
     with closing(ChunkCopier(copy_settings(stack.bootstrap, database, workers=1))) as copier:
@@ -271,8 +272,9 @@ def test_measure_asks_the_catalog_alone(stack, source, database):
         found = dict(zip([s.table for s in schemas], copier.measure(schemas), strict=True))
         assert (found[BIG].rows, found[BIG].total_bytes) == (30_000, ids[1])
         plan = found[BIG].plan
-        assert plan.step <= 10 and plan.count == -(-ids[0] // 8192 // plan.step)
-        assert (found[EMPTY].plan, found[EMPTY].rows) == (ChunkPlan(1, 1), 0)
+        assert plan.pieces[0].step <= 10
+        assert plan.count == -(-ids[0] // 8192 // plan.pieces[0].step)
+        assert (found[EMPTY].plan, found[EMPTY].rows) == (ChunkPlan.whole(1, 1), 0)
         slow = copy_settings(stack.bootstrap, database, rows_per_second=100)
         with closing(ChunkCopier(slow)) as limited:
             # Half a minute of one of two workers.

@@ -55,7 +55,7 @@ def test_snapshot_and_stream_write_equal_bytes(database):
     with closing(open_session(database, "cdc equal snapshot")) as session:
         schema = read_tables(session, [TABLE])[TABLE].schema(1, Position(EPOCH, 0, 0))
         ((filenode,),) = session.execute("select pg_relation_filenode('public.t')").fetchall()
-        plan = ChunkPlan(1000, 1)
+        plan = ChunkPlan.whole(1000, 1)
         begin_chunk(session, LoadTask(schema, filenode, "t", 1, POINT, plan, (0,)))
         encoder = RowEncoder(schema, Origin("0", "shop", "db"))
         load = TransactionFields(EPOCH, POINT - 1, None, 1, 1, snapshot=True)

@@ -8,6 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from cdc.load import ChunkPlan
 from snapshots.copier import ChunkCopier
 from tests.support.copying import records_of, worker_processes
 from tests.support.export import copy_settings, copy_until, load_tasks
@@ -66,7 +67,7 @@ def test_a_table_that_changes_between_two_chunks_ends_its_load_alone(
     # Two chunks, the second of which is not read before the change.
     first = []
     for task in changed:
-        plan = dataclasses.replace(task.plan, step=task.plan.step // 2, count=2)
+        plan = ChunkPlan.whole(task.plan.size // 2, 2)
         first.append(dataclasses.replace(task, plan=plan, left=(0,)))
     with closing(ChunkCopier(copy_settings(stack.bootstrap, database))) as copier:
         for task in first:

@@ -58,7 +58,7 @@ def test_every_type_of_the_server(database):
 
 def snapshot(session, encoder):
     """Records of a table's rows by COPY; every value's text must come back from its JSON."""
-    copy = ChunkCopy(session, encoder.schema, ChunkPlan(1000, 1), 0)
+    copy = ChunkCopy(session, encoder.schema, ChunkPlan.whole(1000, 1), 0)
     columns = parse_columns(b"".join(copy.blocks()), len(encoder.schema.columns))
     load = TransactionFields(0, 1, None, 1, 1, snapshot=True)
     keys, values = BatchEncoder(encoder).snapshot_rows(columns, load)

@@ -53,7 +53,7 @@ def fill(writer, kind, number):
 
 def derived_rows(session, schema):
     """The rows that Delta can hold, as the log's tail gives them; the ids of the others."""
-    copy = ChunkCopy(session, schema, ChunkPlan(1000, 1), 0)
+    copy = ChunkCopy(session, schema, ChunkPlan.whole(1000, 1), 0)
     columns = parse_columns(b"".join(copy.blocks()), len(schema.columns))
     encoder = BatchEncoder(RowEncoder(schema, Origin("0", "shop", "db")))
     load = TransactionFields(0, 1, None, 1, 1, snapshot=True)

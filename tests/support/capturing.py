@@ -34,7 +34,7 @@ class EmptyCopier:
         self._events = []
 
     def measure(self, schemas):
-        return [Measure(ChunkPlan(1, 1), 0, 0) for _ in schemas]
+        return [Measure(ChunkPlan.whole(1, 1), 0, 0) for _ in schemas]
 
     def begin(self, task):
         self.begun.append(task)

@@ -88,7 +88,7 @@ def load_tasks(
         schema = definitions[id].schema(1, Position(EPOCH, 0, 0))
         filenode, blocks, lsn = files[schema.relid]
         count = 1 if chunk_blocks is None else max(1, -(-blocks // chunk_blocks))
-        plan = ChunkPlan(chunk_blocks or max(blocks, 1), count)
+        plan = ChunkPlan.whole(chunk_blocks or max(blocks, 1), count)
         topic = topic_name(prefix, "shop", *id, 1)
         tasks.append(LoadTask(schema, filenode, topic, partitions, lsn, plan, tuple(range(count))))
     specs = [

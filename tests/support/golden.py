@@ -108,6 +108,11 @@ def control_records():
             slot="cdc_p_shop", spool="shop.__spool.public.orders", step=8192,
             done=((0, 2), (4, 4)), estimate=40,
         ),
+        "load of partitions": LoadRecord(
+            orders, 1, table.topic, "uuid", "chunks", 0x16B3780, COPYING, 10, 6,
+            slot="cdc_p_shop", spool="shop.__spool.public.orders",
+            pieces=(((16400,), 8192, 5), ((16410, 16420), 30, 1)), done=((0, 2),), estimate=40,
+        ),
         "load replaying": LoadRecord(
             orders, 1, table.topic, "uuid", "chunks", 0x16B3780, REPLAYING, 40, 7,
             slot="cdc_p_shop", spool="shop.__spool.public.orders", step=8192, done=((0, 6),),

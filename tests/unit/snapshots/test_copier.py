@@ -65,7 +65,7 @@ class Fake:
 
 def task(table, *left):
     schema = table_schema(("id", codecs.INT8), table=table)
-    return LoadTask(schema, 1, f"topic-{table}", 1, 100, ChunkPlan(10, 100), left)
+    return LoadTask(schema, 1, f"topic-{table}", 1, 100, ChunkPlan.whole(10, 100), left)
 
 
 A, B = task("a", 0, 1), task("b", 0)

@@ -11,7 +11,7 @@ from cdc.errors import (
     SourceError,
     SourceRefused,
 )
-from cdc.load import ChunkPlan, LoadTask
+from cdc.load import ChunkPlan, LoadTask, Piece
 from snapshots.messages import (
     Blocked,
     CopyChunk,
@@ -38,13 +38,14 @@ SETUP = WorkerSetup(
     log_options={"sasl.password": "another made-up secret"},
     topic="main.public.orders",
 )
+LEAVES = ChunkPlan((Piece(8192, 7, (16400,)), Piece(3, 1, (16410, 16420))))
 TASK = LoadTask(
     schema=all_types_schema(load=3, version=2),
     filenode=16400,
     topic="main.public.orders--3",
     partitions=4,
     spool_from=0x16B3750,
-    plan=ChunkPlan(8192, 7),
+    plan=ChunkPlan.whole(8192, 7),
     left=(0, 3),
 )
 
@@ -61,7 +62,13 @@ def test_setup_shows_no_secret():
 
 
 @pytest.mark.parametrize(
-    "command", [dataclasses.replace(TASK, left=()), CopyChunk(6), SetRate(1234.5)]
+    "command",
+    [
+        dataclasses.replace(TASK, left=(), plan=LEAVES),
+        dataclasses.replace(TASK, left=()),
+        CopyChunk(6),
+        SetRate(1234.5),
+    ],
 )
 def test_commands_round_trip(command):
     line = command_line(command)

@@ -10,7 +10,7 @@ from tests.support.schemas import table_schema
 
 def task(table, *left):
     schema = table_schema(("id", codecs.INT8), table=table)
-    return LoadTask(schema, 1, table, 1, 100, ChunkPlan(10, 100), left)
+    return LoadTask(schema, 1, table, 1, 100, ChunkPlan.whole(10, 100), left)
 
 
 A, B = task("a", 0, 1, 2), task("b", 5)
