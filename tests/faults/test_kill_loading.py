@@ -31,14 +31,21 @@ def rows(kill_rounds):
 
 
 @pytest.fixture
-def loading(stack, database, topic_prefix, tmp_path, rows):
+def partitioned():
+    """Whether the large table is."""
+    return False
+
+
+@pytest.fixture
+def loading(stack, database, topic_prefix, tmp_path, rows, partitioned):
     workload.create(database)
-    create_big(database, rows)
+    create_big(database, rows, partitioned=partitioned)
     with Loading(tmp_path, stack.bootstrap, database, TABLES, prefix=topic_prefix) as pipeline:
         yield pipeline
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("partitioned", [True])
 def test_capture_killed_while_tables_load(loading, rows, kill_rounds):
     rng, done = random.Random(21), 0
     with (

@@ -77,16 +77,18 @@ def load_tasks(
     ids = [TableId("public", table) for table in tables]
     definitions = read_tables(connection, ids)
     found = connection.execute(
-        "select oid::bigint, relfilenode::bigint,"
-        " pg_relation_size(oid) / current_setting('block_size')::int, pg_current_wal_lsn()::text"
+        "select oid::bigint, pg_relation_size(oid) / current_setting('block_size')::int,"
+        " pg_current_wal_lsn()::text"
         " from pg_class where oid = any(%s)",
         ([definitions[id].relid for id in ids],),
     ).fetchall()
-    files = {relid: (filenode, blocks, parse_lsn(lsn)) for relid, filenode, blocks, lsn in found}
+    sizes = {relid: (blocks, parse_lsn(lsn)) for relid, blocks, lsn in found}
     tasks = []
     for id in ids:
         schema = definitions[id].schema(1, Position(EPOCH, 0, 0))
-        filenode, blocks, lsn = files[schema.relid]
+        blocks, lsn = sizes[schema.relid]
+        filenode = definitions[id].filenode
+        assert filenode is not None
         count = 1 if chunk_blocks is None else max(1, -(-blocks // chunk_blocks))
         plan = ChunkPlan.whole(chunk_blocks or max(blocks, 1), count)
         topic = topic_name(prefix, "shop", *id, 1)

@@ -20,10 +20,21 @@ ROWS_PER_SECOND = 2000
 _MODULE = "tests.support.small_chunks"
 
 
-def create_big(conninfo, rows):
+def create_big(conninfo, rows, *, partitioned=False):
     """A table of rows of about 130 bytes, a chunk of which has about 450."""
     with psycopg.connect(**conninfo, autocommit=True) as connection:
-        connection.execute("create table big (id int primary key, n int, note text)")
+        by = " partition by range (id)" if partitioned else ""
+        connection.execute(f"create table big (id int primary key, n int, note text){by}")
+        if partitioned:
+            third = rows // 3
+            connection.execute(
+                f"create table a partition of big for values from (minvalue) to ({third});"
+                f"create table b partition of big for values from ({third}) to ({2 * third})"
+                " partition by hash (id);"
+                "create table b0 partition of b for values with (modulus 2, remainder 0);"
+                "create table b1 partition of b for values with (modulus 2, remainder 1);"
+                f"create table c partition of big for values from ({2 * third}) to (maxvalue)"
+            )
         connection.execute(
             f"insert into big select i, 0, repeat('n', 90) from generate_series(1, {rows}) i"
         )
