@@ -116,6 +116,7 @@ class TableSchema:
         valid_from: Position of the first event that has this version.
         partitioned: A partitioned table, whose partitions' changes come under its own name.
         deferrable: The key is checked only at the end of a transaction, which can swap keys.
+        chosen: The key is one that cdc.yaml gives.
     """
 
     schema: str
@@ -129,6 +130,7 @@ class TableSchema:
     valid_from: Position
     partitioned: bool = False
     deferrable: bool = False
+    chosen: bool = False
 
     @property
     def id(self) -> TableId:
@@ -166,7 +168,11 @@ class TableSchema:
             "columns": [c.to_record() for c in self.columns],
         }
         # Few tables are; records without them read as before.
-        flags = {"partitioned": self.partitioned, "deferrable": self.deferrable}
+        flags = {
+            "partitioned": self.partitioned,
+            "deferrable": self.deferrable,
+            "chosen": self.chosen,
+        }
         return record | {name: True for name, on in flags.items() if on}
 
     @classmethod
@@ -187,6 +193,7 @@ class TableSchema:
                 valid_from=Position.parse(record["from"]),
                 partitioned=record.get("partitioned", False),
                 deferrable=record.get("deferrable", False),
+                chosen=record.get("chosen", False),
             )
         except KeyError as missing:
             raise LogError("bad_record", f"schema record without {missing}") from None

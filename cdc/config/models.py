@@ -199,6 +199,11 @@ class SourceConfig(Model):
         """The other entries; which tables match them is known by the source only."""
         return tuple(table.pattern for table in self.tables if table.id is None)
 
+    @property
+    def keys(self) -> dict[TableId, tuple[str, ...]]:
+        """The keys of tables that have one of their own."""
+        return {t.id: t.key for t in self.tables if t.id is not None and t.key is not None}
+
     def covers(self, id: TableId) -> bool:
         """Whether a table is given by its name or matches a pattern."""
         return any(table.pattern.matches(id) for table in self.tables)

@@ -19,7 +19,7 @@ class TableConfig(Model):
 
     name: Text
     except_: Annotated[tuple[Text, ...], Field(alias="except")] = ()
-    key: Annotated[list[Identifier] | None, refused("a key of one's own for a table")] = None
+    key: Annotated[tuple[Identifier, ...] | None, Field(min_length=1)] = None
     delta: Annotated[dict[str, Any] | None, refused("Delta options of a table")] = None
     types: Annotated[dict[Identifier, Policy], Field(default_factory=dict)]
     schema_policy: Annotated[
@@ -55,6 +55,10 @@ class TableConfig(Model):
         self._pattern = TablePattern.parse(self.name, self.except_)
         if self.except_ and self.id is not None:
             raise fail("conflict", "only a pattern has exceptions", "except")
+        if self.key is not None and self.id is None:
+            raise fail("conflict", "a key is of one table, which is given by its name", "key")
+        if self.key is not None and len(set(self.key)) < len(self.key):
+            raise fail("shape", "a column is given twice", "key")
         return self
 
     @property

@@ -63,6 +63,7 @@ def capture_settings(config: Config, name: str) -> CaptureSettings:
         manage_publication=source.publication.manage,
         tables=source.table_ids,
         patterns=source.patterns,
+        keys=source.keys,
         workers=source.snapshot.workers,
         rows_per_second=source.snapshot.rows_per_second,
         version=_version(),

@@ -206,7 +206,7 @@ class Capture:
         for id in now.keys() - self._records.keys():
             self._records[id] = now[id]
         self._watch.use(wanted)
-        loads.join(control, try_again=asked is not None)
+        loads.join(control, wanted.keys, try_again=asked is not None)
 
     def _check_log(self, position: LogPosition) -> int:
         """Check the topics; the smallest ``max.message.bytes`` of those we write."""
@@ -260,7 +260,7 @@ class Capture:
             try:
                 tables = routed_tables(control, self._writer.position)
                 self._router = router(tables=tables)
-                catalog = LoadCatalog(side.connected, settings.publication)
+                catalog = LoadCatalog(side.connected, lambda: self._settings)
 
                 def hurry() -> None:
                     catalog.flush_wal()
@@ -289,7 +289,7 @@ class Capture:
                         writer=self._writer,
                         replay_router=lambda table: router(tables={table.schema.id: table}),
                         filenodes=side.filenodes,
-                        publish=functools.partial(publish_again, settings),
+                        publish=lambda tables: publish_again(self._settings, tables),
                         keep_alive=stream.keep_alive,
                         ask_position=stream.ask_position,
                         progress=self._reports.load,

@@ -24,8 +24,9 @@ class CaptureCommands:
 
     ``snapshot {"tables": [[schema, table], …], "priority": 0}``: a new load of each; done when
     all are Ready. ``pause``, ``resume`` and ``cancel {"tables": …}``: their loads.
-    ``tables {"tables": [[schema, table], …], "patterns": […]}``: capture these tables and those
-    that match; done when that is in control, before new ones are loaded.
+    ``tables {"tables": [[schema, table], …], "patterns": […], "keys": [[schema, table, [column,
+    …]], …]}``: capture these tables, with these keys, and those that match; done when that is in
+    control, before new ones are loaded.
 
     Args:
         settings: Of the capture.
@@ -145,7 +146,8 @@ class CaptureCommands:
             if self._tables is not None:
                 raise ConfigError("busy", "the tables are being changed already")
             patterns = tuple(map(TablePattern.from_json, command.args.get("patterns", ())))
-            settings = dataclasses.replace(self._settings, tables=ids, patterns=patterns)
+            keys = {TableId(*id): tuple(key) for *id, key in command.args.get("keys", ())}
+            settings = dataclasses.replace(self._settings, tables=ids, patterns=patterns, keys=keys)
             self._tables, self._tables_taken = (command, settings), False
             return
         if command.verb == "snapshot":

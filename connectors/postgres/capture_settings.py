@@ -37,6 +37,7 @@ class CaptureSettings:
         manage_publication: Whether we may create it.
         tables: The tables of cdc.yaml that are given by their names.
         patterns: Its other entries.
+        keys: The keys that it gives.
         workers: Snapshot workers.
         rows_per_second: Limit of all snapshot workers together; None: no limit.
         version: Of this program, for the envelopes.
@@ -60,6 +61,7 @@ class CaptureSettings:
     version: str
     rows_per_second: int | None = None
     patterns: tuple[TablePattern, ...] = ()
+    keys: Mapping[TableId, tuple[str, ...]] = field(default_factory=dict)
 
     def matches(self, table: TableId) -> bool:
         """Whether a table matches a pattern: the publication may hold it before we capture it."""

@@ -1,10 +1,12 @@
-"""Tables and the server as the catalogs describe them, read in one go and frozen."""
+"""Tables as the catalogs describe them, read in one go and frozen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import psycopg
 
@@ -13,6 +15,9 @@ from cdc.position import Position, parse_lsn
 from cdc.schema import Column, TableSchema, WireType
 from cdc.source_sql import RELATION_FILE
 from connectors.postgres.failures import mapped_errors
+
+#: cdc.yaml gives no table a key of its own.
+NO_KEYS: Final[Mapping[TableId, tuple[str, ...]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class ColumnDefinition:
         type_oid: atttypid.
         typmod: atttypmod, -1 for none.
         type: ``format_type``, such as ``numeric(10,2)``.
-        not_null: attnotnull.
+        not_null: No row has NULL in it.
         default: The default's expression as text, or None.
         generated: Computed by the server.
         on_wire: The publication has it: not if it is generated, unless it is asked to publish
@@ -69,8 +74,8 @@ class TableDefinition:
         columns: In the order of the wire, generated ones included.
         primary_key: None if there is none.
         identity_index: The index of identity ``i``; None otherwise, or if it was dropped.
-        unique_key: A unique index over NOT NULL columns, which serves as key of a table of
-            identity FULL without a primary key.
+        unique_indexes: Those over all rows and plain columns that are checked at once, small ones
+            first.
         is_partition: A partition of a partitioned table.
         parents: Tables that it inherits from.
         children: It has tables that inherit from it.
@@ -80,6 +85,7 @@ class TableDefinition:
         owner: Its owner.
         pub_rel: oid and xmin of its row in pg_publication_rel, for the publication asked about;
             of one FOR ALL TABLES its own.
+        wanted_key: The key that cdc.yaml gives; None: it leaves that to us.
     """
 
     id: TableId
@@ -91,7 +97,7 @@ class TableDefinition:
     columns: tuple[ColumnDefinition, ...]
     primary_key: IndexDefinition | None
     identity_index: IndexDefinition | None
-    unique_key: IndexDefinition | None
+    unique_indexes: tuple[IndexDefinition, ...]
     is_partition: bool
     parents: tuple[str, ...]
     children: bool
@@ -100,15 +106,41 @@ class TableDefinition:
     ours: bool
     owner: str
     pub_rel: tuple[int, int] | None
+    wanted_key: tuple[str, ...] | None = None
 
     @property
     def key(self) -> IndexDefinition | None:
-        """The index whose columns are the record key: the identity's, else the primary key."""
+        """The index whose columns are the record key: the identity's, else the primary key.
+
+        With identity FULL the one that cdc.yaml wants, else the primary key, else a unique index.
+        """
         if self.identity == "i":
             return self.identity_index
-        if self.identity == "f":
-            return self.primary_key or self.unique_key
-        return self.primary_key
+        if self.identity != "f":
+            return self.primary_key
+        if self.wanted_key is None:
+            return self.primary_key or self._unique_key
+        index = self.wanted_index
+        if index is None or self.nullable(self.wanted_key):
+            return None
+        return dataclasses.replace(index, columns=self.wanted_key)
+
+    @property
+    def _unique_key(self) -> IndexDefinition | None:
+        """A unique index that tells rows apart as a primary key does."""
+        return next((i for i in self.unique_indexes if not self.nullable(i.columns)), None)
+
+    @property
+    def wanted_index(self) -> IndexDefinition | None:
+        """A unique index on exactly the columns that cdc.yaml wants, which may be NULL."""
+        for index in (self.primary_key, *self.unique_indexes):
+            if index is not None and set(index.columns) == set(self.wanted_key or ()):
+                return index
+        return None
+
+    def nullable(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of some columns that may be NULL."""
+        return tuple(c.name for c in self.columns if c.name in names and not c.not_null)
 
     @property
     def published_columns(self) -> tuple[ColumnDefinition, ...]:
@@ -149,59 +181,9 @@ class TableDefinition:
             valid_from=valid_from,
             partitioned=self.kind == "p",
             deferrable=key.deferrable,
+            chosen=self.identity == "f" and self.wanted_key is not None,
         )
 
-
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
-    """The server and our role in it.
-
-    Args:
-        version: server_version_num, 150012 for 15.12.
-        database: The database's name.
-        encoding: Its encoding.
-        standby: It is in recovery.
-        wal_level: minimal, replica or logical.
-        max_slots: max_replication_slots.
-        used_slots: Slots that exist, of all databases.
-        max_senders: max_wal_senders.
-        used_senders: Senders at work.
-        role: Our role.
-        superuser: It is one.
-        replication: It has the REPLICATION attribute (or is a superuser).
-        may_create: It may CREATE in the database (needed for a publication).
-    """
-
-    version: int
-    database: str
-    encoding: str
-    standby: bool
-    wal_level: str
-    max_slots: int
-    used_slots: int
-    max_senders: int
-    used_senders: int
-    role: str
-    superuser: bool
-    replication: bool
-    may_create: bool
-
-
-_SERVER = """
-    SELECT current_setting('server_version_num')::int,
-           current_database()::text,
-           current_setting('server_encoding'),
-           pg_is_in_recovery(),
-           current_setting('wal_level'),
-           current_setting('max_replication_slots')::int,
-           (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int,
-           current_setting('max_wal_senders')::int,
-           (SELECT count(*) FROM pg_catalog.pg_stat_replication)::int,
-           r.rolname::text, r.rolsuper, r.rolreplication OR r.rolsuper,
-           has_database_privilege(current_database(), 'CREATE')
-    FROM pg_catalog.pg_roles r
-    WHERE r.rolname = current_user
-"""
 
 # A domain is looked through to its base type, an array to the type of its elements; where an
 # element is itself such an array (of a domain over arrays), its text is taken as it is. NULL
@@ -243,28 +225,44 @@ ON_WIRE = """
          OR to_jsonb(p) -> 'prattrs' @> to_jsonb(a.attnum))
 """
 
-# Every index column of a key is a plain column (indkey > 0): expressions cannot be in one.
-_INDEX = """
-    (SELECT jsonb_build_object(
-         'name', ic.relname,
-         'deferrable', NOT i.indimmediate,
-         'columns', (SELECT jsonb_agg(a.attname ORDER BY k.n)
-                     FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
-                     JOIN pg_catalog.pg_attribute a
-                       ON a.attrelid = c.oid AND a.attnum = k.attnum
-                     WHERE k.n <= i.indnkeyatts))
-     FROM pg_catalog.pg_index i
-     JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
-     WHERE i.indrelid = c.oid AND i.indisvalid AND {which}
-     ORDER BY i.indnkeyatts, ic.relname LIMIT 1)
+#: Names of the columns of an index ``i`` of a table ``c``, which are plain ones.
+_INDEX_COLUMNS = """
+    (SELECT jsonb_agg(a.attname ORDER BY k.n)
+     FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
+     JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+     WHERE k.n <= i.indnkeyatts)
 """
 
-_UNIQUE_KEY = """
-    i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
-    AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
-                    WHERE a.attrelid = c.oid AND a.attnum = ANY(i.indkey::int2[])
-                      AND NOT a.attnotnull)
+# Those of a table by which its rows can be told apart if its columns are not NULL.
+_INDEXES = f"""
+    (SELECT jsonb_agg(jsonb_build_array(ic.relname, {_INDEX_COLUMNS}, NOT i.indimmediate)
+                      ORDER BY i.indnkeyatts, ic.relname)
+     FROM pg_catalog.pg_index i
+     JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
+     WHERE i.indrelid = c.oid AND i.indisvalid AND {{which}})
+"""  # noqa: S608  (put together from constants)
+
+_UNIQUE = "i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL"
+
+# From version 18 on, a constraint that old rows were not checked against counts as well.
+_NOT_NULL = """
+    (a.attnotnull AND NOT EXISTS (
+         SELECT FROM pg_catalog.pg_constraint nn
+         WHERE nn.conrelid = a.attrelid AND nn.contype = 'n' AND nn.conkey = ARRAY[a.attnum]
+           AND NOT nn.convalidated))
 """
+
+#: What can be the key of a table ``c`` of identity FULL: columns, and whether they are checked only
+#: at the end of a transaction.
+KEYS = f"""
+    (SELECT jsonb_agg(jsonb_build_array({_INDEX_COLUMNS}, NOT i.indimmediate))
+     FROM pg_catalog.pg_index i
+     WHERE i.indrelid = c.oid AND i.indisvalid AND (i.indisprimary OR {_UNIQUE})
+       AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, n)
+                       JOIN pg_catalog.pg_attribute a
+                         ON a.attrelid = c.oid AND a.attnum = k.attnum
+                       WHERE k.n <= i.indnkeyatts AND NOT {_NOT_NULL}))
+"""  # noqa: S608  (put together from constants)
 
 _TABLES = f"""
     SELECT n.nspname::text, c.relname::text, c.oid::bigint,
@@ -272,7 +270,7 @@ _TABLES = f"""
            c.relkind::text, c.relpersistence::text, c.relreplident::text,
            (SELECT coalesce(jsonb_agg(jsonb_build_array(
                        a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
-                       format_type(a.atttypid, a.atttypmod), a.attnotnull,
+                       format_type(a.atttypid, a.atttypmod), {_NOT_NULL},
                        CASE WHEN a.attgenerated = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
                        a.attgenerated <> '', {ON_WIRE},
                        {WIRE_TYPE.format(oid="a.atttypid", typmod="a.atttypmod")}
@@ -280,9 +278,9 @@ _TABLES = f"""
             FROM pg_catalog.pg_attribute a
             LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-           {_INDEX.format(which="i.indisprimary")},
-           {_INDEX.format(which="i.indisreplident")},
-           {_INDEX.format(which=_UNIQUE_KEY)},
+           {_INDEXES.format(which="i.indisprimary")},
+           {_INDEXES.format(which="i.indisreplident")},
+           {_INDEXES.format(which=_UNIQUE)},
            c.relispartition,
            ARRAY(SELECT h.inhparent::regclass::text FROM pg_catalog.pg_inherits h
                  WHERE h.inhrelid = c.oid ORDER BY h.inhseqno),
@@ -301,23 +299,11 @@ _TABLES = f"""
 """  # noqa: S608  (put together from constants)
 
 
-def server_info(connection: psycopg.Connection[Any]) -> ServerInfo:
-    """Read what the start checks need of the server.
-
-    Raises:
-        CdcError: As ``failures.server_error``.
-    """
-    with mapped_errors("read the server's settings"):
-        row = connection.execute(_SERVER).fetchone()
-    if row is None:  # current_user always has a row
-        raise RuntimeError("pg_roles has no row for current_user")
-    return ServerInfo(*row)
-
-
 def read_tables(
     connection: psycopg.Connection[Any],
     tables: Sequence[TableId],
     publication: str | None = None,
+    keys: Mapping[TableId, tuple[str, ...]] = NO_KEYS,
 ) -> dict[TableId, TableDefinition]:
     """Read the definitions of these tables, by one snapshot; missing ones are left out.
 
@@ -325,6 +311,7 @@ def read_tables(
         connection: As from ``client.connect_sql`` (its settings shape the texts).
         tables: Schema and name, as Postgres spells them.
         publication: Whose membership rows to read.
+        keys: That cdc.yaml gives.
 
     Raises:
         CdcError: As ``failures.server_error``.
@@ -336,7 +323,7 @@ def read_tables(
     }
     with mapped_errors("read the table definitions"):
         rows = connection.execute(_TABLES, parameters).fetchall()
-    definitions = (_definition(row) for row in rows)
+    definitions = (_definition(row, keys) for row in rows)
     return {definition.id: definition for definition in definitions}
 
 
@@ -353,18 +340,19 @@ def current_wal_lsn(connection: psycopg.Connection[Any]) -> int:
     return parse_lsn(row[0])
 
 
-def _definition(row: tuple[Any, ...]) -> TableDefinition:
+def _definition(row: tuple[Any, ...], keys: Mapping[TableId, tuple[str, ...]]) -> TableDefinition:
+    id = TableId(row[0], row[1])
     return TableDefinition(
-        id=TableId(row[0], row[1]),
+        id=id,
         relid=row[2],
         filenode=row[3],
         kind=row[4],
         persistence=row[5],
         identity=row[6],
         columns=tuple(_column(column) for column in row[7]),
-        primary_key=_index(row[8]),
-        identity_index=_index(row[9]) if row[6] == "i" else None,
-        unique_key=_index(row[10]),
+        primary_key=next(iter(_indexes(row[8])), None),
+        identity_index=next(iter(_indexes(row[9])), None) if row[6] == "i" else None,
+        unique_indexes=_indexes(row[10]),
         is_partition=row[11],
         parents=tuple(row[12]),
         children=row[13],
@@ -373,6 +361,7 @@ def _definition(row: tuple[Any, ...]) -> TableDefinition:
         ours=row[16],
         owner=row[17],
         pub_rel=None if row[18] is None else (row[18], row[19]),
+        wanted_key=keys.get(id),
     )
 
 
@@ -386,7 +375,7 @@ def wire_type(raw: list[Any] | None) -> WireType | None:
     return None if raw is None else WireType(*raw)
 
 
-def _index(raw: dict[str, Any] | None) -> IndexDefinition | None:
-    if raw is None:
-        return None
-    return IndexDefinition(raw["name"], tuple(raw["columns"]), raw["deferrable"])
+def _indexes(raw: list[Any] | None) -> tuple[IndexDefinition, ...]:
+    return tuple(
+        IndexDefinition(name, tuple(columns), deferrable) for name, columns, deferrable in raw or ()
+    )

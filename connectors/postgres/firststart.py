@@ -105,6 +105,7 @@ class FirstStart:
                 slot=settings.slot,
                 own_slot=any(load.slot == settings.slot for load in unfinished),
                 matched=matched,
+                keys=settings.keys,
             )
             for notice in facts.notices:
                 log.warning("notice", notice=notice)

@@ -9,6 +9,7 @@ import psycopg
 
 from cdc.errors import CdcError
 from cdc.names import TableId
+from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.catalog import TableDefinition, current_wal_lsn, read_tables
 from connectors.postgres.failures import mapped_errors
 from connectors.postgres.preflight import refusal
@@ -34,12 +35,14 @@ class LoadCatalog:
 
     Args:
         connect: Gives the connection, as from ``SideConnection``.
-        publication: Whose tables these are.
+        settings: Gives those of now.
     """
 
-    def __init__(self, connect: Callable[[], Connection], publication: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Connection], settings: Callable[[], CaptureSettings]
+    ) -> None:
         self._connect = connect
-        self._publication = publication
+        self._settings = settings
 
     def definitions(
         self, tables: Sequence[TableId]
@@ -52,7 +55,8 @@ class LoadCatalog:
         Raises:
             CdcError: As ``failures.server_error``.
         """
-        found = read_tables(self._connect(), tables, self._publication)
+        settings = self._settings()
+        found = read_tables(self._connect(), tables, settings.publication, settings.keys)
         refused = {}
         for id in tables:
             definition = found.get(id)
@@ -81,33 +85,45 @@ class LoadCatalog:
         return self._number("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
 
     def holders(self) -> list[str]:
-        """Who has a transaction id now: server processes and prepared transactions."""
-        with mapped_errors("look for open transactions"):
-            return [name for (name,) in self._connect().execute(_HOLDERS).fetchall()]
+        """As ``holders``."""
+        return holders(self._connect())
 
     def insert_lsn(self) -> int:
         """No commit record that was visible before lies at or above this LSN."""
         return reachable(current_wal_lsn(self._connect()))
 
     def flush_wal(self) -> None:
-        """Let the server flush its WAL, by a transaction that writes nothing but a message.
-
-        A server on which nobody commits keeps the last records of others (pruned pages) to
-        itself for up to 15 s, and a load that waits for them does, too.
-
-        Raises:
-            CdcError: As ``failures.server_error``.
-        """
-        with mapped_errors("flush the WAL"):
-            connection = self._connect()
-            with connection.transaction():
-                connection.execute("SET TRANSACTION READ WRITE")
-                connection.execute("SELECT pg_logical_emit_message(true, 'cdc', '')")
+        """As ``flush_wal``."""
+        flush_wal(self._connect())
 
     def _number(self, query: str) -> int:
         with mapped_errors("read the snapshot"):
             ((number,),) = self._connect().execute(query.encode()).fetchall()
         return int(number)
+
+
+def holders(connection: Connection) -> list[str]:
+    """Who has a transaction id now: server processes and prepared transactions.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    with mapped_errors("look for open transactions"):
+        return [name for (name,) in connection.execute(_HOLDERS).fetchall()]
+
+
+def flush_wal(connection: Connection) -> None:
+    """Let the server flush its WAL, by a transaction that writes nothing but a message.
+
+    A server on which nobody commits keeps the last records of others (pruned pages) to
+    itself for up to 15 s, and a load that waits for them does, too.
+
+    Raises:
+        CdcError: As ``failures.server_error``.
+    """
+    with mapped_errors("flush the WAL"), connection.transaction():
+        connection.execute("SET TRANSACTION READ WRITE")
+        connection.execute("SELECT pg_logical_emit_message(true, 'cdc', '')")
 
 
 def reachable(lsn: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -19,6 +19,7 @@ from cdc.errors import (
     CdcError,
     ConfigError,
     LogError,
+    SourceError,
     SourceStopped,
 )
 from cdc.load import (
@@ -39,6 +40,7 @@ from connectors.postgres.handover import Handover
 from connectors.postgres.load_barrier import Barrier
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import damaged, remove_left_over
+from connectors.postgres.rekeying import has_other_key
 from connectors.postgres.reloads import Reloads
 
 log = structlog.get_logger(__name__)
@@ -84,6 +86,7 @@ class Loads:
         for load in self._loads.values():
             if load.record.state != INTENDED:
                 self._beginning.spool(load)
+        self._check_keys(settings.keys)
 
     # --- what others ask ---
 
@@ -222,19 +225,28 @@ class Loads:
         self._beginning.leave(load)
         self._beginning.remove_topics(load.record)
 
-    def join(self, control: ControlState, *, try_again: bool) -> None:
+    def join(
+        self, control: ControlState, keys: Mapping[TableId, tuple[str, ...]], *, try_again: bool
+    ) -> None:
         """Take up loads that were intended in control meanwhile.
 
         Args:
             control: The source's control topic.
+            keys: That cdc.yaml gives now.
             try_again: At once, whether tables that were set aside can be captured.
         """
         if try_again:
             self._reloads.hurry(self._loads)
+        self._check_keys(keys)
         for record in control.unfinished_loads():
             if record.id not in self._loads:
                 self._loads[record.id] = Load(record, written=True)
                 self._beginning.count(record)
+
+    def _check_keys(self, keys: Mapping[TableId, tuple[str, ...]]) -> None:
+        for id, load in self._loads.items():
+            if load.schema is not None and has_other_key(load.schema, keys.get(id)):
+                load.failed = SourceError("key_chosen", "cdc.yaml gives the table another key")
 
     def under_way(self, ids: Iterable[TableId]) -> list[TableId]:
         """Those of the tables whose load is not done."""

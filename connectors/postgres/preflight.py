@@ -16,10 +16,9 @@ import psycopg
 from cdc.errors import CdcError, EnvironmentProblem, SourceRefused
 from cdc.names import TableId, quote_ident, quote_literal
 from connectors.postgres.catalog import (
-    ServerInfo,
+    NO_KEYS,
     TableDefinition,
     read_tables,
-    server_info,
 )
 from connectors.postgres.publication import (
     PublicationInfo,
@@ -28,6 +27,7 @@ from connectors.postgres.publication import (
     inspect_publication,
     quote_table,
 )
+from connectors.postgres.server import ServerInfo, server_info
 from connectors.postgres.slot import SlotInfo, inspect_slot
 from connectors.postgres.table_checks import Finding, table_problems
 
@@ -70,6 +70,7 @@ def inspect_source(
     tables: Sequence[TableId],
     publication: str,
     slot: str,
+    keys: Mapping[TableId, tuple[str, ...]] = NO_KEYS,
 ) -> SourceFacts:
     """Read all facts that the checks need.
 
@@ -78,7 +79,7 @@ def inspect_source(
     """
     return SourceFacts(
         server=server_info(connection),
-        tables=read_tables(connection, tables, publication),
+        tables=read_tables(connection, tables, publication, keys),
         publication=inspect_publication(connection, publication),
         slot=inspect_slot(connection, slot),
     )
@@ -93,6 +94,7 @@ def preflight(
     slot: str,
     own_slot: bool = False,
     matched: Sequence[TableId] = (),
+    keys: Mapping[TableId, tuple[str, ...]] = NO_KEYS,
 ) -> SourceFacts:
     """Refuse a source that cannot be captured as it is.
 
@@ -105,13 +107,14 @@ def preflight(
         own_slot: A slot of that name, if there is one, is known to be ours.
         matched: Tables that match a pattern; what is wrong with one of them refuses only it, as
             with every table that is there if the publication is not ours.
+        keys: That cdc.yaml gives.
 
     Raises:
         SourceRefused: Lists all findings.
         EnvironmentProblem: The same, if the server or permissions alone are at fault.
         CdcError: As ``failures.server_error``.
     """
-    facts = inspect_source(connection, [*tables, *matched], publication, slot)
+    facts = inspect_source(connection, [*tables, *matched], publication, slot, keys)
     refused = {}
     # Of a publication that we make, nothing is made while a table is not as it has to be. One of
     # somebody else publishes its tables already, and what is wrong with one keeps only it back.

@@ -47,6 +47,8 @@ class TableIdentity:
         identity: Its replica identity.
         columns: Its columns on the wire, in order.
         types: As ``TableRecord.types``.
+        keys: Of identity FULL: columns by which rows can be told apart, and whether that is checked
+            only at the end of a transaction.
     """
 
     filenode: int
@@ -56,6 +58,7 @@ class TableIdentity:
     identity: str
     columns: tuple[SeenColumn, ...]
     types: Mapping[str, str] = field(default_factory=dict)
+    keys: frozenset[tuple[frozenset[str], bool]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,12 @@ def silent_change(
             return SilentChange("column_replaced", f"column {column.name} is another one now")
         if (seen.type_oid, seen.typmod) != (column.type_oid, column.typmod):
             return SilentChange("column_retyped", f"the type of column {column.name} was changed")
+    if schema.identity == "f" and not _holds_key(schema, now):
+        return SilentChange(
+            "key_lost",
+            f"the key ({', '.join(schema.key)}) is none any more: its index was dropped or "
+            "altered, or a column may be NULL, so two rows can be the same in it",
+        )
     known = set(schema.column_names)
     for seen in now.columns:
         if seen.filled and seen.name not in known:
@@ -132,6 +141,13 @@ def silent_change(
             "rows that were there before read otherwise now, and no event tells",
         )
     return None
+
+
+def _holds_key(schema: TableSchema, now: TableIdentity) -> bool:
+    """Whether rows are still told apart by the key, as early as they were."""
+    return any(
+        columns == set(schema.key) and late <= schema.deferrable for columns, late in now.keys
+    )
 
 
 def silent_partitions(

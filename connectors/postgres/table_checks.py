@@ -82,11 +82,16 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
             "row security would hide rows from our role",
             f"ALTER ROLE … BYPASSRLS; or ALTER TABLE {name} DISABLE ROW LEVEL SECURITY;",
         )
-    yield from _key_problems(table, finding)
+    yield from key_problems(table)
     yield from _column_problems(table, finding)
 
 
-def _key_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Finding]:
+def key_problems(table: TableDefinition) -> Iterator[Finding]:
+    """What keeps a table's rows from being told apart as they have to be."""
+
+    def finding(code: str, problem: str, remedy: str) -> Finding:
+        return Finding(code, str(table.id), problem, remedy, of_table=True)
+
     name = quote_table(table.id)
     primary = table.primary_key
     add_key = f"ALTER TABLE {name} ADD PRIMARY KEY (…);"
@@ -101,6 +106,9 @@ def _key_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Fin
             "the index of its replica identity was dropped, which leaves NOTHING",
             to_default if primary else f"{add_key} {to_default}",
         )
+        return
+    if table.wanted_key is not None and (wrong := list(_wanted_key_problems(table, finding))):
+        yield from wrong
         return
     key = table.key
     if table.identity == "f" and key is None:
@@ -134,6 +142,46 @@ def _key_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Fin
             "key_not_published",
             f"its key has columns that are not replicated: {', '.join(absent)}",
             "choose a key of stored columns that the publication lists: " + add_key,
+        )
+
+
+def _wanted_key_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[Finding]:
+    """What is wrong with the key that cdc.yaml gives."""
+    name, wanted = quote_table(table.id), table.wanted_key or ()
+    given = f"cdc.yaml gives it the key ({', '.join(wanted)})"
+    if unknown := sorted(set(wanted) - {column.name for column in table.columns}):
+        yield finding(
+            "key_unknown",
+            f"{given}, and it has no column {', '.join(unknown)}",
+            f"correct `key` of {table.id} in cdc.yaml",
+        )
+        return
+    if table.identity != "f":
+        sent = table.key.columns if table.key is not None else ()
+        if set(sent) != set(wanted):
+            yield finding(
+                "key_without_full",
+                f"{given}, but its replica identity is "
+                f"{'(' + ', '.join(sent) + ')' if sent else 'no index'}: an UPDATE or DELETE does "
+                "not tell the old values of other columns",
+                f"ALTER TABLE {name} REPLICA IDENTITY FULL; or take `key` of {table.id} out of "
+                "cdc.yaml",
+            )
+        return
+    why, remedy = [], []
+    if nullable := table.nullable(wanted):
+        why.append(f"{', '.join(nullable)} may be NULL")
+        changes = ", ".join(f"ALTER {quote_ident(column)} SET NOT NULL" for column in nullable)
+        remedy.append(f"ALTER TABLE {name} {changes};")
+    if table.wanted_index is None:
+        why.append("there is no valid unique index on exactly these columns, over all rows")
+        listed = ", ".join(map(quote_ident, wanted))
+        remedy.append(f"CREATE UNIQUE INDEX ON {name} ({listed});")
+    if why:
+        yield finding(
+            "key_not_unique",
+            f"{given}, of which two rows can be the same: {' and '.join(why)}",
+            " ".join(remedy),
         )
 
 

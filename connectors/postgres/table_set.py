@@ -33,6 +33,7 @@ from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.matching import matching_tables, refused_record
 from connectors.postgres.preflight import not_published, refusal, table_findings
 from connectors.postgres.publication import inspect_publication, quote_table
+from connectors.postgres.rekeying import key_changes, with_chosen_keys
 from connectors.postgres.table_checks import Finding
 
 log = structlog.get_logger(__name__)
@@ -104,7 +105,7 @@ class TableSet:
         """
         settings = self._settings
         publication = inspect_publication(self._connection, settings.publication)
-        definitions = read_tables(self._connection, tables, settings.publication)
+        definitions = read_tables(self._connection, tables, settings.publication, settings.keys)
         role = str(settings.conninfo.get("user", ""))
         found = {}
         for id in tables:
@@ -116,6 +117,20 @@ class TableSet:
             if problems:
                 found[id] = problems
         return found
+
+    def with_other_keys(self, tables: Sequence[TableId], control: ControlState) -> list[TableId]:
+        """Tables that are served with another key than cdc.yaml gives.
+
+        Raises:
+            SourceRefused: A key cannot be.
+            CdcError: As ``failures.server_error``.
+        """
+        settings = self._settings
+        found = read_tables(self._connection, tables, settings.publication, settings.keys)
+        again, problems = key_changes(control, found.values())
+        if problems:
+            raise refusal(problems)
+        return again
 
     def publish(self, tables: Sequence[TableId], lock_ms: int = _LONG_LOCK_MS) -> None:
         """Put tables that ``findings`` has nothing against into the publication, if they are not.
@@ -229,7 +244,7 @@ def topic_findings(
 def settle_tables(
     settings: CaptureSettings, admin: LogAdmin, writer: LogWriter, control: ControlState
 ) -> ControlState:
-    """Begin with the tables that are new in cdc.yaml, end with those that are gone.
+    """Begin with the tables that are new in cdc.yaml or have another key, end with those gone.
 
     No source transaction may be half written.
 
@@ -242,20 +257,26 @@ def settle_tables(
     """
     captured = {id for id, record in control.tables.items() if record.state != REMOVED}
     removed = control.tables.keys() - captured
-    if not settings.patterns and set(settings.tables) == captured and not removed:
+    keyed = with_chosen_keys(settings.keys, control)
+    if not (settings.patterns or removed or keyed) and set(settings.tables) == captured:
         return control
     with ExitStack() as stack:
         try:
             connection = stack.enter_context(connect_sql(settings.conninfo))
             tables = TableSet(settings, connection)
             changes = table_changes(settings, captured, matching_tables(connection, settings))
-            if not (changes.new or changes.gone or removed):
+            rekeyed = tables.with_other_keys(
+                [id for id in keyed if id not in changes.gone], control
+            )
+            if not (changes.new or changes.gone or removed or rekeyed):
                 return control
+            again = _loaded_again(settings, admin, control, rekeyed)
             loads, refused = _begun(tables, settings, admin, control, changes.new)
         except CdcError as error:
             raise NothingChanged(error) from None
         failpoint("after_publishing")
         records = removed_records(changes.gone, control, writer.position)
+        records += [load.to_key_value() for load in again.values()]
         for id, load in loads.items():
             table = TableRecord(id, ADDED, load.load, load.topic, None, settings.partitions)
             records += [table.to_key_value(), load.to_key_value()]
@@ -270,8 +291,24 @@ def settle_tables(
             log.info("not captured any more", table=settings.name_of(id))
         for id in loads:
             log.info("captured from now on", table=settings.name_of(id))
+        for id in again:
+            log.info("loaded anew with another key", table=settings.name_of(id))
         tables.unpublish({*removed, *changes.gone} - loads.keys())
     return read_control(settings) if records else control
+
+
+def _loaded_again(
+    settings: CaptureSettings, admin: LogAdmin, control: ControlState, ids: Sequence[TableId]
+) -> dict[TableId, LoadRecord]:
+    """The next loads of tables that are captured.
+
+    Raises:
+        CdcError: A topic of theirs is there already.
+    """
+    loads = first_loads(settings, ids, control)
+    if taken := topic_findings(loads, lambda names: admin.topic_ids(names).keys()):
+        raise refusal(list(taken.values()))
+    return loads
 
 
 def _begun(

@@ -27,7 +27,7 @@ from cdc.verify.forms import digest, range_of
 from cdc.verify.sides import Key, Row, Sum
 from connectors.postgres.client import ReplicationClient, connect_sql
 from connectors.postgres.failures import mapped_errors
-from connectors.postgres.load_catalog import LoadCatalog
+from connectors.postgres.load_catalog import flush_wal, holders
 from connectors.postgres.publication import quote_table
 from connectors.postgres.verify_sql import range_number, row_digest, row_number, value_text
 
@@ -76,14 +76,13 @@ def open_snapshot(conninfo: Mapping[str, Any], wait_s: float) -> Iterator[Postgr
         EnvironmentProblem: ``transactions_open``, ``no_free_slot``, ``no_permission``, …
     """
     with connect_sql(conninfo) as nudging, connect_sql(conninfo) as connection:
-        catalog = LoadCatalog(lambda: nudging, "")
 
         def waiting(seconds: float) -> None:
             if seconds > wait_s:
                 raise EnvironmentProblem(
                     "transactions_open",
                     f"after {seconds:.0f} s there is no snapshot yet: the server waits for the end "
-                    f"of transactions ({', '.join(catalog.holders()) or 'none is open any more'})",
+                    f"of transactions ({', '.join(holders(nudging)) or 'none is open any more'})",
                     remedy="end them (pg_terminate_backend, ROLLBACK PREPARED), or give --wait "
                     "more seconds",
                 )
@@ -94,7 +93,7 @@ def open_snapshot(conninfo: Mapping[str, Any], wait_s: float) -> Iterator[Postgr
             created = client.create_slot(name, True, temporary=True, on_wait=waiting)
             _begin(connection, created.snapshot or "")
         try:
-            yield PostgresSnapshot(connection, catalog, created.consistent_point, identity.sysid)
+            yield PostgresSnapshot(connection, nudging, created.consistent_point, identity.sysid)
         finally:
             # Also while it still answers another thread.
             connection.close()
@@ -121,22 +120,22 @@ class PostgresSnapshot:
 
     Args:
         connection: In the transaction that has the snapshot.
-        catalog: Over another connection.
+        nudging: Another connection.
         consistent_point: Of the snapshot.
         sysid: Of the server.
     """
 
     def __init__(
-        self, connection: Connection, catalog: LoadCatalog, consistent_point: int, sysid: str
+        self, connection: Connection, nudging: Connection, consistent_point: int, sysid: str
     ) -> None:
         self._connection = connection
-        self._catalog = catalog
+        self._nudging = nudging
         self.consistent_point = consistent_point
         self.sysid = sysid
 
     def nudge(self) -> None:
         """As ``SourceSnapshot.nudge``."""
-        self._catalog.flush_wal()
+        flush_wal(self._nudging)
 
     @contextmanager
     def table(self, schema: TableSchema) -> Iterator[PostgresTable]:

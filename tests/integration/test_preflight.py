@@ -18,7 +18,7 @@ def sql(database):
         yield connection
 
 
-def check(sql, *tables, manage=True, own_slot=False, slot=SLOT):
+def check(sql, *tables, manage=True, own_slot=False, slot=SLOT, keys=None):
     return preflight(
         sql,
         tables=[TableId("public", table) for table in tables],
@@ -26,6 +26,7 @@ def check(sql, *tables, manage=True, own_slot=False, slot=SLOT):
         manage=manage,
         slot=slot,
         own_slot=own_slot,
+        keys={TableId("public", "t"): keys} if keys else {},
     )
 
 
@@ -133,6 +134,62 @@ def test_a_table_is_refused_by_name_and_passes_once_mended(sql, case):
         mended_by = error.remedy.partition("; or take")[0]
     sql.execute(mended_by.encode())
     check(sql, "t")
+
+
+# SQL, the key that cdc.yaml gives, and whether the remedy of a refusal is all that it takes.
+KEYS = {
+    "chosen": ("CREATE UNIQUE INDEX ON public.t (b, a)", ("a", "b"), None),
+    "chosen (with another column)": (
+        "CREATE UNIQUE INDEX ON public.t (b) INCLUDE (n)",
+        ("b",),
+        None,
+    ),
+    "chosen (primary key)": ("SELECT 1", ("id",), None),
+    "not unique": ("CREATE INDEX ON public.t (a)", ("a",), True),
+    "not of all rows": ("CREATE UNIQUE INDEX ON public.t (a) WHERE b > 0", ("a",), True),
+    "not of the column": ("CREATE UNIQUE INDEX ON public.t (a, abs(b))", ("a", "b"), True),
+    "not of these columns": ("CREATE UNIQUE INDEX ON public.t (a, b)", ("a",), True),
+    "checked late": ("ALTER TABLE public.t ADD UNIQUE (a) DEFERRABLE", ("a",), True),
+    "not valid": (
+        "CREATE UNIQUE INDEX i ON public.t (a); "
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'public.i'::regclass",
+        ("a",),
+        True,
+    ),
+    "with NULLs": ("CREATE UNIQUE INDEX ON public.t (n)", ("n",), True),
+    "not FULL": ("ALTER TABLE public.t REPLICA IDENTITY DEFAULT", ("a",), False),
+}
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_a_key_that_cdc_yaml_gives(sql, case):
+    statements, key, mended = KEYS[case]
+    sql.execute(
+        b"CREATE TABLE public.t (id int PRIMARY KEY, a int NOT NULL, b int NOT NULL, n int)"
+    )
+    sql.execute(b"ALTER TABLE public.t REPLICA IDENTITY FULL")
+    for statement in statements.split("; "):
+        sql.execute(statement.encode())
+    if mended is not None:
+        error = refusal(sql, "t", keys=key)
+        assert (error.code, error.table) == (
+            "key_not_unique" if mended else "key_without_full",
+            "public.t",
+        )
+        sql.execute((error.remedy or "").partition("; or take")[0].encode())
+    if mended is not False:
+        facts = check(sql, "t", keys=key)
+        assert facts.tables[TableId("public", "t")].key.columns == key
+
+
+def test_a_column_whose_null_rows_were_not_looked_at(sql):
+    if int(sql.execute("SHOW server_version_num").fetchone()[0]) < 180000:
+        pytest.skip("such constraints came with version 18")
+    sql.execute("CREATE TABLE public.t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1), (2)")
+    sql.execute("CREATE UNIQUE INDEX ON public.t (a)")
+    sql.execute("ALTER TABLE public.t ADD CONSTRAINT a_there NOT NULL a NOT VALID")
+    sql.execute("ALTER TABLE public.t REPLICA IDENTITY FULL")
+    assert refusal(sql, "t", keys=("a",)).code == "key_not_unique"
 
 
 def test_row_security_that_hides_rows(stack, database, sql):

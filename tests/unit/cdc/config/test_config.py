@@ -229,7 +229,6 @@ def test_all_problems_are_told_at_once():
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
-        ("name: public.orders", "name: public.orders\n        key: [id]", "tables[1].key"),
         ("name: public.orders", "name: public.orders\n        delta: {x: 1}", "tables[1].delta"),
         (
             "name: public.orders",
@@ -259,6 +258,22 @@ def test_what_comes_later_is_refused_by_name(old: str, new: str, key: str):
     error = failing(changed(old, new))
     assert error.code == "config_unsupported"
     assert f"{key}: not supported yet: " in error.message
+
+
+def test_a_table_has_a_key_of_its_own():
+    config = parse(changed("name: public.orders", "name: public.orders\n        key: [shop, code]"))
+    assert config.sources["shop"].keys == {TableId("public", "orders"): ("shop", "code")}
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("name: public.orders\n        key: []", "tables[1].key"),
+        ("name: public.orders\n        key: [a, a]", "a column is given twice"),
+    ],
+)
+def test_a_key_that_is_none(entry, told):
+    assert told in failing(changed("name: public.orders", entry)).message
 
 
 CANARY = "c4nary-s3cret"
@@ -393,7 +408,7 @@ def test_patterns_stand_beside_names():
         ("tables: [a.*, {name: a.*}]", "tables[1]: the pattern a.* is given twice"),
         ("tables: [{name: a.b, except: [a.c]}]", "except: only a pattern has exceptions"),
         ("tables: [{name: a.*, except: [c]}]", "except[0]: a table is given as schema.table"),
-        ("tables: [{name: a.*, key: [id]}]", "key: not supported yet"),
+        ("tables: [{name: a.*, key: [id]}]", "key: a key is of one table"),
     ],
 )
 def test_bad_patterns(text: str, message: str):
