@@ -13,7 +13,7 @@ import psycopg
 from cdc.names import TableId
 from cdc.position import Position, parse_lsn
 from cdc.schema import Column, TableSchema, WireType
-from cdc.source_sql import RELATION_FILE
+from cdc.source_sql import PARTITION_TREE, RELATION_FILE
 from connectors.postgres.failures import mapped_errors
 
 #: cdc.yaml gives no table a key of its own.
@@ -85,6 +85,7 @@ class TableDefinition:
         owner: Its owner.
         pub_rel: oid and xmin of its row in pg_publication_rel, for the publication asked about;
             of one FOR ALL TABLES its own.
+        not_in_wal: Partitions whose changes are not in the WAL.
         wanted_key: The key that cdc.yaml gives; None: it leaves that to us.
     """
 
@@ -106,6 +107,7 @@ class TableDefinition:
     ours: bool
     owner: str
     pub_rel: tuple[int, int] | None
+    not_in_wal: tuple[str, ...] = ()
     wanted_key: tuple[str, ...] | None = None
 
     @property
@@ -264,6 +266,17 @@ KEYS = f"""
                        WHERE k.n <= i.indnkeyatts AND NOT {_NOT_NULL}))
 """  # noqa: S608  (put together from constants)
 
+#: Partitions of a partitioned table ``c`` that have rows whose changes are not in the WAL.
+NOT_IN_WAL = f"""
+    CASE WHEN c.relkind = 'p' THEN ARRAY(
+        SELECT m.oid::regclass::text
+        FROM {PARTITION_TREE.format(oid="c.oid")} member
+        JOIN pg_catalog.pg_class m ON m.oid = member.relid
+        WHERE m.relkind = 'f' OR m.relkind = 'r' AND m.relpersistence <> 'p'
+        ORDER BY 1)
+    ELSE '{{}}' END
+"""  # noqa: S608  (put together from constants)
+
 _TABLES = f"""
     SELECT n.nspname::text, c.relname::text, c.oid::bigint,
            {RELATION_FILE.format(c="c")},
@@ -289,7 +302,8 @@ _TABLES = f"""
            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
            pg_has_role(c.relowner, 'USAGE'),
            pg_get_userbyid(c.relowner)::text,
-           coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint
+           coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
+           {NOT_IN_WAL}
     FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
@@ -361,6 +375,7 @@ def _definition(row: tuple[Any, ...], keys: Mapping[TableId, tuple[str, ...]]) -
         ours=row[16],
         owner=row[17],
         pub_rel=None if row[18] is None else (row[18], row[19]),
+        not_in_wal=tuple(row[20]),
         wanted_key=keys.get(id),
     )
 

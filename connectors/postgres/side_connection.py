@@ -15,7 +15,14 @@ import psycopg
 from cdc.names import TableId
 from cdc.schema import TableSchema
 from cdc.source_sql import PARTITION_TREE, RELATION_FILE
-from connectors.postgres.catalog import KEYS, ON_WIRE, WIRE_TYPE, current_wal_lsn, wire_type
+from connectors.postgres.catalog import (
+    KEYS,
+    NOT_IN_WAL,
+    ON_WIRE,
+    WIRE_TYPE,
+    current_wal_lsn,
+    wire_type,
+)
 from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import AddedColumn
 from connectors.postgres.failures import mapped_errors
@@ -89,7 +96,8 @@ _IDENTITIES = f"""
             FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE}),
            {_TYPES},
-           CASE WHEN c.relreplident = 'f' THEN {KEYS} END
+           CASE WHEN c.relreplident = 'f' THEN {KEYS} END,
+           {NOT_IN_WAL}
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_publication pub ON pub.pubname = %(publication)s::text
@@ -199,6 +207,7 @@ class SideConnection:
                 columns=tuple(SeenColumn(*column) for column in row[8] or ()),
                 types=row[9] or {},
                 keys=frozenset((frozenset(names), late) for names, late in row[10] or ()),
+                not_in_wal=tuple(row[11]),
             )
             for row in rows
         }

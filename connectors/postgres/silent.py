@@ -49,6 +49,7 @@ class TableIdentity:
         types: As ``TableRecord.types``.
         keys: Of identity FULL: columns by which rows can be told apart, and whether that is checked
             only at the end of a transaction.
+        not_in_wal: Partitions whose changes are not in the WAL.
     """
 
     filenode: int
@@ -59,6 +60,7 @@ class TableIdentity:
     columns: tuple[SeenColumn, ...]
     types: Mapping[str, str] = field(default_factory=dict)
     keys: frozenset[tuple[frozenset[str], bool]] = frozenset()
+    not_in_wal: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,8 @@ def check_identity(
     """A table is still the relation, and in the publication, that was recorded.
 
     Raises:
-        SourceStopped: ``table_missing``, ``table_renamed``, ``unlogged``, ``publication_changed``.
+        SourceStopped: ``table_missing``, ``table_renamed``, ``unlogged``, ``unlogged_partition``,
+            ``publication_changed``.
     """
     id = record.id
     name = settings.name_of(id)
@@ -211,6 +212,15 @@ def check_identity(
             "the table was made unlogged: its changes are not in the WAL",
             table=name,
             remedy=f"ALTER TABLE {quote_table(id)} SET LOGGED;",
+        )
+    if now.not_in_wal:
+        raise SourceStopped(
+            "unlogged_partition",
+            f"changes of its partitions {', '.join(now.not_in_wal)} are not in the WAL: they are "
+            "unlogged, or foreign tables",
+            table=name,
+            remedy=" ".join(f"ALTER TABLE {part} SET LOGGED;" for part in now.not_in_wal)
+            + " or, of a foreign table, ALTER TABLE … DETACH PARTITION …;",
         )
     before = record.pub_rel
     if before is not None and now.pub_rel != (before["oid"], before["xmin"]):

@@ -69,6 +69,15 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
         word = "unlogged" if table.persistence == "u" else "temporary"
         remedy = f"ALTER TABLE {name} SET LOGGED;" if word == "unlogged" else leave_out
         yield finding(word, f"is {word}: its changes are not in the WAL", remedy)
+    if table.not_in_wal:
+        parts = ", ".join(table.not_in_wal)
+        remedy = " ".join(f"ALTER TABLE {part} SET LOGGED;" for part in table.not_in_wal)
+        yield finding(
+            "unlogged_partition",
+            f"its partitions {parts} are unlogged, or foreign tables: their changes are not in the "
+            "WAL",
+            f"{remedy} or, of a foreign table, ALTER TABLE … DETACH PARTITION …;",
+        )
     if table.is_partition:
         yield finding("partition", f"is a partition of {', '.join(table.parents)}", leave_out)
     elif table.parents:

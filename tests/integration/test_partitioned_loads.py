@@ -7,7 +7,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from cdc.states import ABANDONED, DONE
+from cdc.states import ABANDONED, DONE, ERRORED
 from connectors.postgres.chunk_marks import plan_of
 from snapshots.copier import ChunkCopier, Tuning
 from snapshots.source import lock_holders, open_session
@@ -126,6 +126,25 @@ def test_leaves_that_change_while_they_are_copied_begin_another_load(loading):
     for table in CHANGES:
         states = [record.state for record in loads_of(control, table).values()]
         assert states == [ABANDONED, DONE], table
+
+
+def test_a_partition_that_is_unlogged_sets_the_table_aside(loading, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.3)
+    monkeypatch.setattr("connectors.postgres.reloads._RETRY_S", 0.5)
+    source, gate = loading("logs")
+    gate.open_to(10_000)
+    with source.running():
+        source.wait_ready(60)
+        source.execute(
+            "create unlogged table logs_9 partition of logs for values from (9) to (10)",
+            "insert into logs values (900, 9, 'not in the WAL', 0)",
+        )
+        source.wait_until(lambda: source.record("logs").state == ERRORED, 30, "it to be aside")
+        assert "ALTER TABLE logs_9 SET LOGGED;" in str(source.record("logs").remedy)
+        source.execute("alter table logs_9 set logged")
+        source.wait_loaded("logs", 2)
+        source.caught_up()
+        assert_log_is_source(source, ["logs"])
 
 
 @pytest.fixture
