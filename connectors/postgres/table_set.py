@@ -125,6 +125,8 @@ class TableSet:
             SourceRefused: A key cannot be.
             CdcError: As ``failures.server_error``.
         """
+        if not tables:
+            return []
         settings = self._settings
         found = read_tables(self._connection, tables, settings.publication, settings.keys)
         again, problems = key_changes(control, found.values())

@@ -143,6 +143,7 @@ def test_a_publication_that_is_gone_or_was_altered_meanwhile_is_named():
         ({ORDERS: identity(pub_rel=(500, 601))}, "publication_changed"),
         ({ORDERS: identity(id=TableId("sales", "orders"))}, "table_renamed"),
         ({ORDERS: identity(logged=False)}, "unlogged"),
+        ({ORDERS: identity(not_in_wal=("orders_2",))}, "unlogged_partition"),
     ],
 )
 def test_a_table_that_is_not_what_it_was_is_named(found, code):
