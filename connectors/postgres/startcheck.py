@@ -220,7 +220,7 @@ def check_identity(
             "unlogged, or foreign tables",
             table=name,
             remedy=" ".join(f"ALTER TABLE {part} SET LOGGED;" for part in now.not_in_wal)
-            + " or, of a foreign table, ALTER TABLE … DETACH PARTITION …;",
+            + " or, of a foreign table, ALTER TABLE … DETACH PARTITION …",
         )
     before = record.pub_rel
     if before is not None and now.pub_rel != (before["oid"], before["xmin"]):

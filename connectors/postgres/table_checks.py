@@ -76,7 +76,7 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
             "unlogged_partition",
             f"its partitions {parts} are unlogged, or foreign tables: their changes are not in the "
             "WAL",
-            f"{remedy} or, of a foreign table, ALTER TABLE … DETACH PARTITION …;",
+            f"{remedy} or, of a foreign table, ALTER TABLE … DETACH PARTITION …",
         )
     if table.is_partition:
         yield finding("partition", f"is a partition of {', '.join(table.parents)}", leave_out)

@@ -140,7 +140,7 @@ def test_a_partition_that_is_unlogged_sets_the_table_aside(loading, monkeypatch)
             "insert into logs values (900, 9, 'not in the WAL', 0)",
         )
         source.wait_until(lambda: source.record("logs").state == ERRORED, 30, "it to be aside")
-        assert "ALTER TABLE logs_9 SET LOGGED;" in str(source.record("logs").remedy)
+        assert "ALTER TABLE public.logs_9 SET LOGGED;" in str(source.record("logs").remedy)
         source.execute("alter table logs_9 set logged")
         source.wait_loaded("logs", 2)
         source.caught_up()
