@@ -36,7 +36,7 @@ def reload(
                 "source": name,
                 "tables": [[id.schema, id.table] for id in source.table_ids],
                 "patterns": [pattern.to_json() for pattern in source.patterns],
-                "keys": [[id.schema, id.table, key] for id, key in source.keys.items()],
+                "keys": [[*id, list(key)] for id, key in source.keys.items()],
             }
             answer = wait_for_command(daemon, send_command(daemon, "tables", args))
             captured[name] = answer["tables"]

@@ -98,6 +98,7 @@ def test_the_key_of_cdc_yaml_and_what_changes_of_it_do(source, asking):  # noqa:
 def test_a_key_changed_while_the_table_is_loaded(source):
     source.make_copier._limit = 0
     with source.running(keyed(source, "shop", "code")):
+        source.wait_until(lambda: source.frontier() is not None, 20, "the first frontier")
         source.wait_until(lambda: source.control().unfinished_loads()[0].chunks, 20, "its plan")
         write(source)
     source.make_copier.open_to(10_000)

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from typing import Any
 
 import pytest
 
@@ -121,17 +122,27 @@ def test_a_load_under_way(folder, capsys, daemon, verb):  # noqa: F811
     assert [sent for sent, _ in daemon] == [verb]
 
 
+TABLES = "{name: public.t, key: [a, b]}, {name: 'a.*', except: [a.b]}]"
+
+
 def test_reload(folder, capsys, daemon):  # noqa: F811
     assert run(["reload", "--json"]) == 0
     assert envelope(capsys)["result"] == {"sources": {"shop": [TABLE]}, "set_aside": ASIDE}
-    assert daemon == [("tables", {"source": "shop", "tables": [["public", "t"]], "patterns": []})]
+    told: dict[str, Any] = {
+        "source": "shop",
+        "tables": [["public", "t"]],
+        "patterns": [],
+        "keys": [],
+    }
+    assert daemon == [("tables", told)]
     path = folder / "cdc.yaml"
-    path.write_text(path.read_text().replace("public.t]", "{name: 'a.*', except: [a.b]}]"))
+    path.write_text(path.read_text().replace("public.t]", TABLES))
     assert run(["reload"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "captured: no table",
+        f"captured: {TABLE}",
         "set aside: shop.public.v: it is a view",
         "  remedy: leave it out",
     ]
     patterns = [{"name": "a.*", "except": ["a.b"]}]
-    assert daemon[1] == ("tables", {"source": "shop", "tables": [], "patterns": patterns})
+    told |= {"patterns": patterns, "keys": [["public", "t", ["a", "b"]]]}
+    assert daemon[1] == ("tables", told)
