@@ -106,7 +106,8 @@ class TableRecord(_Record):
         aside: When Errored while the source goes on without it: ``reload`` or ``wait``, see
             ``cdc.states``; None: the source itself is stopped.
         types: What values of its columns look like beyond their own types: labels of enums by
-            ``e`` and OID in pg_enum, attributes of composite types by ``c`` and OID in pg_class.
+            ``e`` and OID in pg_enum, attributes of composite types by ``c`` and OID in pg_class;
+            by ``a`` and attnum, the transaction that altered a column last; ``w``: relnatts.
     """
 
     id: TableId

@@ -40,6 +40,8 @@ class AddedColumn:
         filled: Rows from before the column hold a constant for it (atthasmissing).
         rewritten: The table was rewritten since its last check, as by a volatile default.
         wire: What a domain or an array comes to.
+        again: A column that the stream has not shown was dropped before this one was added: it
+            may have been of the same name, and the event of that one.
     """
 
     number: int
@@ -50,6 +52,7 @@ class AddedColumn:
     filled: bool
     rewritten: bool
     wire: WireType | None = None
+    again: bool = False
 
 
 def added_columns(known: TableSchema, relation: Relation) -> tuple[RelationColumn, ...]:
@@ -135,7 +138,8 @@ def next_schema(
     ids = {column.id for column in columns}
     for new in added:
         found = catalog.get(new.name)
-        if found is None or (found.type_oid, found.typmod) != (new.type_oid, new.typmod):
+        same_type = found and (found.type_oid, found.typmod) == (new.type_oid, new.typmod)
+        if found is None or not same_type or found.again:
             raise SchemaDrift(
                 "column_unknown",
                 f"the new column {new.name} was dropped, renamed or retyped before it was captured",

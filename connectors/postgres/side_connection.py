@@ -46,7 +46,10 @@ _ADDED = f"""
            a.attname::text, a.attnum::int, format_type(a.atttypid, a.atttypmod),
            a.atttypid::bigint, a.atttypmod, pg_get_expr(d.adbin, d.adrelid), a.atthasmissing,
            {_FILE},
-           {WIRE_TYPE.format(oid="a.atttypid", typmod="a.atttypmod")}
+           {WIRE_TYPE.format(oid="a.atttypid", typmod="a.atttypmod")},
+           EXISTS (SELECT FROM pg_attribute d
+                   WHERE d.attrelid = a.attrelid AND d.attisdropped
+                     AND d.attnum > %s AND d.attnum < a.attnum)
     FROM (SELECT) AS one
     LEFT JOIN pg_attribute a
       ON a.attrelid = %s::oid AND a.attname = ANY(%s::text[])
@@ -56,7 +59,7 @@ _ADDED = f"""
 """  # noqa: S608  (put together from constants)
 
 # Labels of the enums and attributes of the composite types that values of a table's columns can
-# have, wherever in them.
+# have, wherever in them; who altered each column last; and how many columns there ever were.
 _TYPES = """
     (WITH RECURSIVE parts AS (
          SELECT a.atttypid AS type FROM pg_attribute a
@@ -84,7 +87,11 @@ _TYPES = """
            JOIN pg_attribute a ON a.attrelid = t.typrelid
            WHERE t.oid IN (SELECT type FROM parts) AND t.typrelid <> 0
              AND a.attnum > 0 AND NOT a.attisdropped
-           GROUP BY t.typrelid) AS found(part, text))
+           GROUP BY t.typrelid
+           UNION ALL
+           SELECT 'a' || a.attnum, a.xmin::text FROM pg_attribute a
+           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+           UNION ALL SELECT 'w', c.relnatts::text) AS found(part, text))
 """
 _IDENTITIES = f"""
     SELECT c.oid::bigint, {_FILE},
@@ -135,6 +142,8 @@ class SideConnection:
         self._rereader = Rereader(self.connected, waiting)
         #: Relation's file by relation id when its columns were last seen as we know them.
         self.filenodes: dict[int, int] = {}
+        #: Highest number of a column, by relation id, that is no news.
+        self.widths: dict[int, int] = {}
 
     def added(self, schema: TableSchema, names: Sequence[str], xid: int) -> dict[str, AddedColumn]:
         """What the catalog says of these columns of a table now; unknown ones are left out.
@@ -149,6 +158,7 @@ class SideConnection:
         Raises:
             CdcError: As ``failures.server_error``.
         """
+        width = self.widths.get(schema.relid) or max(column.id for column in schema.columns)
         while True:
             connection = self.connected()
             with mapped_errors("read new columns"):
@@ -156,7 +166,7 @@ class SideConnection:
                     "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
                 ).fetchall()
                 event = str(extend_xid(xid, next_xid))
-                parameters = (event, schema.relid, list(names))
+                parameters = (event, width, schema.relid, list(names))
                 rows = connection.execute(_ADDED, parameters).fetchall()
             if rows[0][0]:
                 break
@@ -173,6 +183,7 @@ class SideConnection:
                 filled=row[7],
                 rewritten=known is not None and row[8] != known,
                 wire=wire_type(row[9]),
+                again=row[10],
             )
             for row in rows
             if row[1] is not None

@@ -15,6 +15,9 @@ from cdc.control import TableRecord
 from cdc.names import TableId
 from cdc.schema import TableSchema
 
+#: First letters of the parts in ``TableRecord.types``.
+COLUMN, COMPOSITE, ENUM, WIDTH = "a", "c", "e", "w"
+
 
 @dataclass(frozen=True, slots=True)
 class SeenColumn:
@@ -136,7 +139,14 @@ def silent_change(
             "value that no event tells",
         )
     before = record.types or {}
-    if any(before.get(part, text) != text for part, text in now.types.items()):
+    altered = any(before.get(part, text) != text for part, text in _of(COLUMN, now))
+    if altered and record.filenode not in (None, now.filenode) and not schema.partitioned:
+        return SilentChange(
+            "table_rewritten",
+            "the table was rewritten and columns of it were altered: rows that were there before "
+            "may hold other values (ALTER COLUMN … TYPE … USING), and no event tells",
+        )
+    if any(before.get(part, text) != text for part, text in _of(ENUM + COMPOSITE, now)):
         return SilentChange(
             "type_changed",
             "a label of an enum was renamed, or the attributes of a composite type were changed: "
@@ -150,6 +160,23 @@ def _holds_key(schema: TableSchema, now: TableIdentity) -> bool:
     return any(
         columns == set(schema.key) and late <= schema.deferrable for columns, late in now.keys
     )
+
+
+def _of(kinds: str, now: TableIdentity) -> list[tuple[str, str]]:
+    return [(part, text) for part, text in now.types.items() if part[0] in kinds]
+
+
+def known_types(schema: TableSchema, record: TableRecord, now: TableIdentity) -> dict[str, str]:
+    """What to record as ``TableRecord.types`` of a table that is as the stream has told.
+
+    Columns that came and went since the load, and were in no event so far, stay news: an
+    event that has them may be on its way.
+    """
+    types = dict(now.types)
+    if record.types and WIDTH in record.types:
+        ids = (column.id for column in schema.columns)
+        types[WIDTH] = str(max(int(record.types[WIDTH]), *ids))
+    return types
 
 
 def silent_partitions(

@@ -26,9 +26,11 @@ from connectors.postgres.publication import PublicationInfo
 from connectors.postgres.router import Router
 from connectors.postgres.side_connection import SideConnection
 from connectors.postgres.silent import (
+    WIDTH,
     Partition,
     SilentChange,
     TableIdentity,
+    known_types,
     silent_change,
     silent_partitions,
 )
@@ -89,8 +91,7 @@ class SourceWatch:
         #: Tables that were set aside since somebody looked here: what their spools hold is not all.
         self.gaps: dict[TableId, SourceStopped] = {}
         for record in records.values():
-            if record.relid is not None and record.filenode is not None:
-                side.filenodes[record.relid] = record.filenode
+            self._tell_side(record)
 
     def tick(self) -> None:
         """Look, if it is time.
@@ -173,13 +174,21 @@ class SourceWatch:
             # file from before.
             return
         self._good[id] = self._writer.position
-        self._side.filenodes[schema.relid] = now.filenode
         record = self._records[id]
-        types = dict(now.types) or None
-        if (record.filenode, record.types) != (now.filenode, types):
-            changed = dataclasses.replace(record, filenode=now.filenode, types=types)
+        types = known_types(schema, record, now)
+        changed = dataclasses.replace(record, filenode=now.filenode, types=types)
+        self._tell_side(changed)
+        if changed != record:
             self._records[id] = changed
             self._router.control.append(changed.to_key_value())
+
+    def _tell_side(self, record: TableRecord) -> None:
+        """What a new column of the table is judged by."""
+        if record.relid is None:
+            return
+        if record.filenode is not None:
+            self._side.filenodes[record.relid] = record.filenode
+        self._side.widths[record.relid] = int((record.types or {}).get(WIDTH, 0))
 
     def _partitions_changed(self, id: TableId, now: TableIdentity) -> SilentChange | None:
         schema, record = self._router.schemas[id], self._records[id]

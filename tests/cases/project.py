@@ -12,6 +12,7 @@ import psycopg
 
 from cdc.names import TableId
 from tests.cases.case import PUBLICATION, Case, Expected
+from tests.cases.yamltext import yaml_text
 
 PROJECT: Final = "cases"
 #: More than one, so that an order across partitions would show.
@@ -59,7 +60,7 @@ def write_project(
             }
         },
     }
-    path.write_text(json.dumps(config, ensure_ascii=False, indent=1), encoding="utf-8")
+    path.write_text(yaml_text(config), encoding="utf-8")
     return path
 
 

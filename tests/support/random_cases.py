@@ -7,8 +7,6 @@ only, needs no generator to be run again, and can be made smaller by hand.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.cases.case import cell, line
 from tests.cases.printing import final_rows
+from tests.cases.yamltext import yaml_text
 from tests.support.random_changes import (
     RELEASE,
     SAVEPOINT,
@@ -39,8 +38,6 @@ T = TypeVar("T")
 _MOST_ROWS: Final = 300
 _KEYS_KNOWN: Final = 12
 _TRIED: Final = "cdc_tried"
-#: Not in the text that YAML takes as it is.
-_ESCAPED: Final = re.compile(r"[^\x20-\x7e\n]")
 
 
 def draw_one(strategy: st.SearchStrategy[T], number: int) -> T:
@@ -177,7 +174,7 @@ def write_case(path: Path, postgres: Postgres, number: int, size: Size) -> Path:
         case["expect"]["from_log"] = not size.altering
     finally:
         postgres.drop_database(database)
-    path.write_text(_yaml(case), encoding="utf-8")
+    path.write_text(yaml_text(case), encoding="utf-8")
     return path
 
 
@@ -206,6 +203,7 @@ class _Drawing:
         while self._transactions < self._size.transactions:
             if item := self._item():
                 stream.append(item)
+        stream.append({"autocommit": self._touches()})
         return {
             "id": name,
             "title": f"Random tables and transactions of the seed {self._number}",
@@ -264,6 +262,17 @@ class _Drawing:
                     statements += writer.alone(f"delete from {table.quoted}")
         return {"autocommit": statements} if statements else None
 
+    def _touches(self) -> list[str]:
+        """A change of each table, since a new column is known from the first one on."""
+        kept: list[str] = []
+        for table in self._writer.tables.values():
+            if not self._writer.rows(table):
+                for step in self._draw(first_rows(table)):
+                    kept += self._writer.alone(step.sql)
+            key = table.key_columns[0].quoted
+            kept += self._writer.alone(f"update {table.quoted} set {key} = {key}")
+        return kept
+
     def _at_once(self) -> dict[str, Any] | None:
         """Two transactions that run at the same time, each on tables of its own."""
         names = self._draw(st.permutations(list(self._writer.tables)))
@@ -306,14 +315,3 @@ def _table(table: Table, conninfo: Mapping[str, Any]) -> dict[str, Any]:
         "columns": [column.name for column in table.columns],
         "rows": sorted(rows, key=line),
     }
-
-
-def _yaml(case: dict[str, Any]) -> str:
-    """JSON that YAML reads as the same, whatever characters there are."""
-
-    def escaped(match: re.Match[str]) -> str:
-        number = ord(match[0])
-        return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-    text = json.dumps(case, ensure_ascii=False, indent=1)
-    return _ESCAPED.sub(escaped, text)

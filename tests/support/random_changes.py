@@ -66,8 +66,6 @@ def _row(draw: st.DrawFn, table: Table, given: Sequence[Column], keys: Sequence[
     for column in given:
         if again is not None and column.name in table.key:
             values.append(literal(again[table.key.index(column.name)]))
-        elif column.generated and draw(st.booleans()):
-            values.append("default")
         else:
             values.append(draw(column.values))
     return f"({', '.join(values)})"

@@ -88,6 +88,7 @@ def test_any_other_change_is_named(relation, code):
     [
         ({}, "column_unknown"),
         ({"note": dataclasses.replace(NOTE, type_oid=codecs.JSON)}, "column_unknown"),
+        ({"note": dataclasses.replace(NOTE, again=True)}, "column_unknown"),
         ({"note": dataclasses.replace(NOTE, default="'x'::text")}, "column_default"),
         ({"note": dataclasses.replace(NOTE, filled=True)}, "column_default"),
         ({"note": dataclasses.replace(NOTE, rewritten=True)}, "table_rewritten"),
