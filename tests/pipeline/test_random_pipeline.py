@@ -34,8 +34,8 @@ def test_random_tables_are_derived_as_postgres_has_them(request, stack, spark, t
     files = []
     for seed in range(first, first + count):
         size = Size(
-            tables=number("CDC_RANDOM_TABLES", 5),
-            transactions=number("CDC_RANDOM_TRANSACTIONS", 24),
+            tables=number("CDC_RANDOM_TABLES", 3),
+            transactions=number("CDC_RANDOM_TRANSACTIONS", 12),
             altering=seed % 2 == 1,
             two_phase=seed % 4 == 0,
         )

@@ -229,6 +229,10 @@ def _rename(table: Table, old: str, new: str) -> Step:
     return _alter(table, f"rename column {was} to {now}", effect)
 
 
+#: What USING makes of a type's values.
+_ALTERED = {"integer": "{} / 2", "bigint": "{} / 2", "text": "upper({})", "varchar": "upper({})"}
+
+
 @st.composite
 def _alteration(draw: st.DrawFn, table: Table) -> list[Step]:
     used = [column.name for column in table.columns]
@@ -251,7 +255,11 @@ def _alteration(draw: st.DrawFn, table: Table) -> list[Step]:
         case 5 | 6 if able := [c for c in free if c.kind.becomes]:
             column = draw(st.sampled_from(able))
             kind = KINDS.get(draw(st.sampled_from(column.kind.becomes)), KINDS["text"])
-            sql = f"alter column {column.quoted} type {kind.sql} using {column.quoted}::{kind.sql}"
+            using = _ALTERED.get(column.kind.sql, "{}").format(column.quoted)
+            if draw(st.booleans()):
+                # The same type, so that nothing tells of it, with other values.
+                kind = column.kind
+            sql = f"alter column {column.quoted} type {kind.sql} using ({using})::{kind.sql}"
             new = replace(column, kind=kind)
             return [_alter(table, sql, lambda t: t.changed(column.name, new))]
         case 7:
