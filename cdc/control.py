@@ -165,6 +165,8 @@ class LoadRecord(_Record):
         hashed: The topics have hashed names, because Kafka takes others for the same.
         paused: No chunks are copied until somebody resumes it; its events are spooled.
         priority: Loads with a higher one are copied first.
+        snapshot: ``pg_current_snapshot()`` of the copy of a table without a key: events of
+            transactions that it sees are not replayed; None for other tables.
     """
 
     id: TableId
@@ -191,6 +193,7 @@ class LoadRecord(_Record):
     hashed: bool = False
     paused: bool = False
     priority: int = 0
+    snapshot: str | None = None
 
     _positions: ClassVar[tuple[str, ...]] = ("replayed",)
     _lsns: ClassVar[tuple[str, ...]] = ("consistent_point", "ready_after")

@@ -171,12 +171,14 @@ class ChunkDone:
         chunk: Its number.
         rows: That it held.
         ends: Next offset of every partition that it was written to.
+        snapshot: Of its transaction, ``pg_current_snapshot()``, if its table has no key.
     """
 
     load: LoadKey
     chunk: int
     rows: int
     ends: Ends
+    snapshot: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,9 @@ class LoadFailed:
 
     Args:
         load: That failed.
-        error: Why; SourceError ``table_rewritten`` and ``table_changed`` mean that a new load
-            has to begin.
+        error: Why; SourceError ``table_rewritten``, ``table_changed`` and ``load_interrupted``
+            (the table has no key, and a part of it may be in the topic) mean that a new load has
+            to begin.
     """
 
     load: LoadKey
@@ -217,7 +220,8 @@ class Copier(Protocol):
     """Copies chunks in worker processes; never blocks for long.
 
     A worker that dies or loses a connection is replaced and its chunk is copied again, after
-    its transactional id was fenced; the workers die with this process.
+    its transactional id was fenced; the workers die with this process. A table without a key is
+    one chunk, which is not copied again: its load fails.
     """
 
     def measure(self, schemas: Sequence[TableSchema]) -> list[Measure]:

@@ -111,7 +111,7 @@ class TableSchema:
         version: From 1, counted up with each change within the load.
         relid: The table's OID in the source.
         identity: Replica identity: ``d`` default, ``f`` full, ``i`` index.
-        key: Names of the key columns, in the order of the record key.
+        key: Names of the key columns, in the order of the record key; none: its rows are counted.
         columns: The published columns, in the order of the wire.
         valid_from: Position of the first event that has this version.
         partitioned: A partitioned table, whose partitions' changes come under its own name.
@@ -136,6 +136,11 @@ class TableSchema:
     def id(self) -> TableId:
         """Schema and name of the table."""
         return TableId(self.schema, self.table)
+
+    @property
+    def counted(self) -> bool:
+        """Whether it has no key: rows that are equal are told by their number alone."""
+        return not self.key
 
     @cached_property
     def column_names(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from cdc.load import (
 from cdc.log.producer import TransactionalProducer
 from cdc.names import MAX_SNAPSHOT_WORKERS, snapshot_transactional_id
 from cdc.schema import TableSchema
-from snapshots.failures import Verdict, verdict
+from snapshots.failures import Verdict, interrupted, verdict
 from snapshots.measure import measure
 from snapshots.messages import Blocked, Done, Failed, Message, Ready, RowsWritten, WorkerSetup
 from snapshots.plan import CHUNK_BYTES
@@ -187,10 +187,10 @@ class ChunkCopier:
             case RowsWritten(rows):
                 key, chunk = slot.queue[0]
                 self._events.append(Written(key, chunk, rows))
-            case Done(rows, ends, seconds):
+            case Done(rows, ends, seconds, snapshot):
                 done = slot.finished(seconds, self._clock())
                 self._schedule.done(done)
-                self._events.append(ChunkDone(*done, rows, ends))
+                self._events.append(ChunkDone(*done, rows, ends, snapshot))
             case Blocked(holders):
                 self._put_off(slot, holders)
             case Failed(error):
@@ -273,7 +273,15 @@ class ChunkCopier:
     def _kill(self, slot: Slot, not_before: float) -> str:
         assert slot.process is not None  # noqa: S101 - for the type checker
         self._selector.unregister(slot.process)
-        return slot.kill(not_before)
+        begun = slot.queue[0][0] if slot.queue else None
+        how = slot.kill(not_before)
+        if begun is not None and begun in self._schedule:
+            schema = self._schedule.task(begun).schema
+            if schema.counted:
+                # A part of its rows may be in the topic, and nothing tells which.
+                self._schedule.forget(begun)
+                self._failing[begun] = self._named(interrupted(schema))
+        return how
 
     def _tend(self) -> None:
         """Replace what hangs, start what is needed, hand out chunks, end what is idle."""

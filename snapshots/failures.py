@@ -67,6 +67,17 @@ def table_changed(code: str, schema: TableSchema, what: str) -> SourceError:
     )
 
 
+def interrupted(schema: TableSchema) -> SourceError:
+    """The copy of a table without a key ended before its end; the load has to begin anew."""
+    return SourceError(
+        "load_interrupted",
+        "the table has no key, and its copy was interrupted: what its topic has cannot be told "
+        "from what would be copied again",
+        table=str(schema.id),
+        remedy="load the table again",
+    )
+
+
 @contextmanager
 def mapped_errors(doing: str, schema: TableSchema | None = None) -> Iterator[None]:
     """Turn psycopg's errors inside the block into ours.

@@ -89,7 +89,10 @@ def measure(
         if chunk_rows is not None and size.total_bytes:
             row_bytes = size.total_bytes / rows if rows else _ROW_BYTES
             limit = min(limit, max(1, round(chunk_rows * row_bytes)))
-        if not schema.partitioned:
+        if schema.counted:
+            # In one transaction: see decision 5.
+            plan = ChunkPlan.whole(max(size.blocks, 1), 1)
+        elif not schema.partitioned:
             plan = plan_chunks(size.blocks, size.total_bytes, version, limit)
         elif there and all(ok for _, ok in members):
             found = [Leaf(relid, sizes[relid].blocks, sizes[relid].total_bytes) for relid in there]

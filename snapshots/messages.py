@@ -158,11 +158,13 @@ class Done:
         rows: Of the chunk.
         ends: Next offset of every partition that it was written to.
         seconds: That it took.
+        snapshot: As of ``ChunkDone``.
     """
 
     rows: int
     ends: Ends
     seconds: float
+    snapshot: str | None = None
 
     def to_line(self) -> bytes:
         """One JSON line."""
@@ -170,7 +172,15 @@ class Done:
             topic: {str(p): end for p, end in partitions.items()}
             for topic, partitions in self.ends.items()
         }
-        return _line({"say": "done", "rows": self.rows, "ends": ends, "seconds": self.seconds})
+        return _line(
+            {
+                "say": "done",
+                "rows": self.rows,
+                "ends": ends,
+                "seconds": self.seconds,
+                "snapshot": self.snapshot,
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +222,7 @@ def read_message(line: bytes) -> Message:
             return RowsWritten(raw["rows"])
         case "done":
             ends = {t: {int(p): e for p, e in ps.items()} for t, ps in raw["ends"].items()}
-            return Done(raw["rows"], ends, raw["seconds"])
+            return Done(raw["rows"], ends, raw["seconds"], raw["snapshot"])
         case "blocked":
             return Blocked(tuple(raw["holders"]))
         case "failed":

@@ -107,6 +107,13 @@ def begin_chunk(connection: Connection, task: LoadTask) -> None:
     check_table(connection, task)
 
 
+def snapshot_of(connection: Connection) -> str:
+    """The snapshot of a chunk's transaction: xmin, xmax and what was open, 64-bit ids."""
+    with mapped_errors("read the snapshot"):
+        ((text,),) = connection.execute("SELECT pg_current_snapshot()::text").fetchall()
+    return str(text)
+
+
 def end_chunk(connection: Connection) -> None:
     """End a chunk's transaction, whatever its state.
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from cdc.batch_encoder import BatchEncoder
-from cdc.envelope import BadValue, Headers, Origin, RowEncoder, TransactionFields
+from cdc.counted import CountedEncoder, encoder_of
+from cdc.envelope import BadValue, Headers, Origin, TransactionFields
 from cdc.errors import LogError, ProtocolViolation, SourceRefused
 from cdc.frontier import Ends
 from cdc.load import LoadTask
 from cdc.log.partition import partition_of
 from cdc.log.producer import TransactionalProducer
-from snapshots.copytext import parse_columns
+from cdc.position import MAX_ORDINAL
+from snapshots.copytext import Column, parse_columns
 from snapshots.messages import Done
 from snapshots.rate import RateLimit
-from snapshots.source import BATCH_ROWS, ChunkCopy, Connection, end_chunk
+from snapshots.source import BATCH_ROWS, ChunkCopy, Connection, end_chunk, snapshot_of
 
 #: A Kafka transaction is committed after so many rows, bytes of COPY text, or seconds.
 MAX_ROWS: Final = 200_000
@@ -50,7 +52,7 @@ class TaskWriter:
         self._producer = producer
         self._rate = rate
         self._look = look
-        self._encoder = RowEncoder(task.schema, origin)
+        self._encoder = encoder_of(task.schema, origin)
         self._batches = BatchEncoder(self._encoder)
         self._open_rows = 0
         self._open_bytes = 0
@@ -90,7 +92,7 @@ class TaskWriter:
         task = self._task
         columns = len(task.schema.columns)
         load = self._transaction()
-        headers = self._encoder.headers(load.snapshot_position())
+        snapshot = snapshot_of(connection) if task.schema.counted else None
         source = ChunkCopy(connection, task.schema, task.plan, chunk)
         rows, ends = 0, Ends()
         source.batch_rows = self._rate.batch_rows(BATCH_ROWS)
@@ -103,10 +105,10 @@ class TaskWriter:
                 if not self._open_rows:
                     self._producer.begin()
                     self._opened = time.monotonic()
-                keys, values = self._batches.snapshot_rows(batch, load)
+                keys, values, headers = self._encoded(batch, load, rows)
                 del batch
                 self._send(keys, values, headers)
-                del keys, values
+                del keys, values, headers
                 rows += count
                 self._open_rows += count
                 self._open_bytes += size
@@ -126,7 +128,7 @@ class TaskWriter:
         end_chunk(connection)
         if self._open_rows:
             self._commit(ends)
-        return Done(rows, ends, time.monotonic() - began)
+        return Done(rows, ends, time.monotonic() - began, snapshot)
 
     def _is_full(self) -> bool:
         return self._open_rows > 0 and (
@@ -135,12 +137,31 @@ class TaskWriter:
             or time.monotonic() - self._opened >= MAX_SECONDS
         )
 
-    def _send(self, keys: list[bytes], values: list[bytes], headers: Headers) -> None:
+    def _encoded(
+        self, columns: Sequence[Column], load: TransactionFields, before: int
+    ) -> tuple[list[bytes], list[bytes], list[Headers]]:
+        """Keys, values and headers of the records of rows, of which so many came before."""
+        encoder, count = self._encoder, len(columns[0])
+        if not isinstance(encoder, CountedEncoder):
+            keys, values = self._batches.snapshot_rows(columns, load)
+            return keys, values, [encoder.headers(load.snapshot_position())] * count
+        if before + count >= MAX_ORDINAL:
+            raise SourceRefused(
+                "too_many_rows",
+                f"a table without a key can have {MAX_ORDINAL} rows",
+                table=str(self._task.schema.id),
+                remedy="add a primary key",
+            )
+        rows = enumerate(zip(*columns, strict=True), before + 1)
+        records = [encoder.loaded(row, load, n) for n, row in rows]
+        return [r[0] for r in records], [r[1] for r in records], [r[2] for r in records]
+
+    def _send(self, keys: list[bytes], values: list[bytes], headers: list[Headers]) -> None:
         topic, partitions = self._task.topic, self._task.partitions
         to = [partition_of(key, partitions) for key in keys] if partitions > 1 else [0] * len(keys)
-        if not self._producer.send_all(topic, to, keys, values, [headers] * len(keys)):
-            for partition, key, value in zip(to, keys, values, strict=True):
-                self._producer.send(topic, partition, key, value, headers)
+        if not self._producer.send_all(topic, to, keys, values, headers):
+            for partition, key, value, its in zip(to, keys, values, headers, strict=True):
+                self._producer.send(topic, partition, key, value, its)
 
     def _commit(self, ends: Ends) -> None:
         for topic, partitions in self._producer.ends().items():

@@ -11,6 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cdc import codecs
+from cdc.counted import DIGEST_LENGTH
+from cdc.lake import KEY_COLUMN
 from spark_jobs.failures import spark_failures
 from spark_jobs.layout import Layout, quote
 
@@ -80,3 +82,25 @@ class BaseRows:
             )
         keyed = zip(found.column(0).to_pylist(), found.select(names).to_pylist(), strict=True)
         return {by_value[value]: row for value, row in keyed}
+
+    def digests(self) -> DataFrame:
+        """Of a table without a key: the digest of each row's copy, in the column ``d``."""
+        return self.frame().select(f.substring(f.col(KEY_COLUMN), 1, DIGEST_LENGTH).alias("d"))
+
+    def copies(self, digests: Iterable[str]) -> dict[str, int]:
+        """How many copies of rows there are, in a table without a key.
+
+        Args:
+            digests: Of the rows; those that the replica has not are not in the answer.
+
+        Raises:
+            LakeError: ``spark_failed``.
+        """
+        wanted = pa.table({_BASE_KEY: pa.array(digests, pa.string())})
+        if not wanted.num_rows:
+            return {}
+        with spark_failures(self._layout, "counting the replica's rows"):
+            asked = f.broadcast(self._session.createDataFrame(wanted))
+            held = self.digests().join(asked, f.col("d") == f.col(_BASE_KEY), "left_semi")
+            found = held.groupBy("d").count().toArrow()
+        return dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))

@@ -14,9 +14,12 @@ from pyspark.sql import functions as f
 
 from cdc import codecs
 from cdc.errors import CdcError, EnvironmentProblem, LakeError, LogError
+from cdc.tally import row_missing
 from spark_jobs.layout import Layout
 
-_MARK: Final = re.compile(r"cdc:(value_out_of_range|value_lost|bad_record):([0-9]+):([0-9]+)")
+_MARK: Final = re.compile(
+    r"cdc:(value_out_of_range|value_lost|bad_record|row_missing):([0-9]+):([0-9]+)"
+)
 _CONFLICT: Final = re.compile(r"\[?(DELTA_CONCURRENT_[A-Z_]+|DELTA_METADATA_CHANGED)\b")
 _CLASS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 _CANCELLED: Final = re.compile(r"cancelled|SPARK_JOB_CANCELLED|SparkContext was shut down")
@@ -28,7 +31,7 @@ def fail_if(condition: Column, kind: str, first: Column | int, second: Column | 
     Args:
         condition: When to fail.
         kind: ``value_out_of_range`` (column index), ``value_lost`` (column index),
-            ``bad_record`` (partition, offset).
+            ``bad_record`` (partition, offset), ``row_missing`` (copies of one row that lack).
         first: First number.
         second: Second number.
     """
@@ -48,7 +51,7 @@ def spark_failures(layout: Layout, doing: str) -> Iterator[None]:
     Raises:
         LakeError: ``value_out_of_range``, ``write_conflict`` (another writer), ``cancelled``,
             ``spark_failed``.
-        LogError: ``value_lost``, ``bad_record``.
+        LogError: ``value_lost``, ``bad_record``, ``row_missing``.
         EnvironmentProblem: ``spark_gone``: the JVM has ended.
     """
     try:
@@ -91,6 +94,8 @@ def _marked(kind: str, first: int, second: int, layout: Layout) -> CdcError:
             table=layout.table,
             remedy="only capture may write this topic; rebuild it with a new load",
         )
+    if kind == "row_missing":
+        return row_missing(layout.table, first)
     column = layout.schema.columns[first]
     if kind == "value_lost":
         return LogError(

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from cdc.envelope import LogRecord, parse_record
 from cdc.fold import fold
-from cdc.log.ranges import Range
+from cdc.log.ranges import Range, RawRecord
 from cdc.log.reader import LogReader
+from cdc.tally import Tally
 from spark_jobs.base import BaseRows
 from spark_jobs.fold_small import OutOfRange, outcome_table
 from spark_jobs.log_state import TablePlan
@@ -18,6 +19,8 @@ from spark_jobs.replica import check_versions
 
 #: Keys whose rows may have to be looked up in the replica, at most.
 _MOST_LACKING: Final = 20_000
+#: Copies of rows that are handed on at once.
+_COPIES: Final = 5_000
 #: A parsed record takes so much more memory than its JSON.
 _PARSED_FACTOR: Final = 4
 
@@ -39,7 +42,7 @@ def fold_in_driver(
 
     Raises:
         TooLarge: It would take more than ``most_bytes``; nothing was done.
-        LogError: ``bad_record``, ``value_lost``, and what reading raises.
+        LogError: ``bad_record``, ``value_lost``, ``row_missing``, and what reading raises.
         LakeError: ``value_out_of_range``, ``schema_unknown``, ``schema_change_unsupported``.
     """
     newest = NewestRecords(
@@ -49,12 +52,46 @@ def fold_in_driver(
         most_bytes,
         lambda version: check_versions(plan.layout, plan.versions, {version}),
     )
+    if plan.layout.schema.counted:
+        read = _add_copies(reader, plan, base, most_bytes, newest)
+        found = newest.found()
+        return found.tables, read, found.out_of_range
     for _, partition, records in reader.ranges(_ranges(plan)):
         newest.add(partition, records)
     found = newest.found()
     if found.lacking:
         found.tables.append(_completed(reader, plan, base, found, most_bytes))
     return found.tables, found.records, found.out_of_range
+
+
+def _add_copies(
+    reader: LogReader,
+    plan: TablePlan,
+    base: BaseRows | None,
+    most_bytes: int,
+    newest: NewestRecords,
+) -> int:
+    """Count the rows of a table without a key; their copies are folded. Returns records read."""
+    bounds, topic = plan.bounds, plan.record.topic
+    tally = Tally(plan.layout.table, topic, bounds.frontier, bounds.truncate, bounds.start)
+    for _, partition, records in reader.ranges(_ranges(plan)):
+        tally.add(partition, records)
+        if tally.size > most_bytes:
+            raise TooLarge
+    held = base.copies(tally.changes) if base is not None and bounds.has_base else {}
+    batch: dict[int, list[RawRecord]] = {}
+    for n, (partition, copy) in enumerate(tally.copies(held), 1):
+        batch.setdefault(partition, []).append(copy)
+        if n % _COPIES == 0:
+            _add_all(newest, batch)
+    _add_all(newest, batch)
+    return tally.read
+
+
+def _add_all(newest: NewestRecords, batch: dict[int, list[RawRecord]]) -> None:
+    for partition, records in batch.items():
+        newest.add(partition, records)
+    batch.clear()
 
 
 def _completed(

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from cdc.log.reader import LogReader
 from spark_jobs.base import BaseRows
 from spark_jobs.failures import spark_failures
+from spark_jobs.fold_counted import copy_records
 from spark_jobs.fold_driver import fold_in_driver
 from spark_jobs.fold_sql import SqlFold, fold_sql
 from spark_jobs.kafka_options import range_options
@@ -108,7 +109,7 @@ def fold_range(
         most_bytes: Most memory that the driver takes for it; above it Spark folds.
 
     Raises:
-        LogError: ``bad_record``, ``value_lost``, and what reading raises.
+        LogError: ``bad_record``, ``value_lost``, ``row_missing``, and what reading raises.
         LakeError: ``value_out_of_range``, ``schema_unknown``, ``schema_change_unsupported``,
             ``history_compacted``, ``read_too_slow``, ``spark_failed``, ``too_many_moved``.
     """
@@ -168,7 +169,10 @@ def _fold_in_spark(
     )
 
     def read() -> DataFrame:
-        return session.read.format("kafka").options(**options).load()
+        raw = session.read.format("kafka").options(**options).load()
+        if not plan.layout.schema.counted:
+            return raw
+        return copy_records(raw, plan.bounds, base if plan.bounds.has_base else None)
 
     folded = fold_sql(session, read, plan.layout, plan.bounds, base)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,22 +50,24 @@ class Bounds:
         return self.truncate is not None and (self.start is None or self.truncate >= self.start)
 
 
-def framed_records(raw: DataFrame, bounds: Bounds) -> DataFrame:
+def framed_records(raw: DataFrame, bounds: Bounds, kept: Sequence[str] = ()) -> DataFrame:
     """The records of a topic that count, by their headers alone: values are not looked at.
 
     Args:
         raw: Columns key, value (binary), partition, offset, headers, as Spark's Kafka source.
         bounds: Records outside of them are left out.
+        kept: Columns of ``raw`` to keep beside.
     """
     framed = raw.select(
+        *kept,
         f.col("key").cast("string").alias(KEY),
         f.col("value").alias(VALUE),
         f.col("partition").alias(PARTITION),
         f.col("offset").alias(OFFSET),
-        _header(POSITION_HEADER, 0).alias(POSITION),
-        _header(SCHEMA_HEADER, 1).try_cast("int").alias(VERSION),
-        _header(OLD_KEY_HEADER, 2).alias(OLD_KEY),
-        _header(NEW_KEY_HEADER, 2).alias(NEW_KEY),
+        header(POSITION_HEADER, 0).alias(POSITION),
+        header(SCHEMA_HEADER, 1).try_cast("int").alias(VERSION),
+        header(OLD_KEY_HEADER, 2).alias(OLD_KEY),
+        header(NEW_KEY_HEADER, 2).alias(NEW_KEY),
     )
     whole = f.coalesce(f.length(POSITION), f.lit(0)) == _POSITION_LENGTH
     counts = f.col(POSITION) < str(bounds.frontier)
@@ -73,8 +76,8 @@ def framed_records(raw: DataFrame, bounds: Bounds) -> DataFrame:
             counts &= f.col(POSITION) >= str(lowest)
     good = f.col(KEY).isNotNull() & whole & f.col(VERSION).isNotNull()
     # What is not good is kept, so that whoever looks at its position fails.
-    kept = framed.where(~f.coalesce(whole, f.lit(False)) | counts)
-    return kept.withColumn(POSITION, f.coalesce(_bad_if(~good), f.col(POSITION)))
+    counted = framed.where(~f.coalesce(whole, f.lit(False)) | counts)
+    return counted.withColumn(POSITION, f.coalesce(_bad_if(~good), f.col(POSITION)))
 
 
 def parse_records(raw: DataFrame, bounds: Bounds) -> DataFrame:
@@ -129,7 +132,7 @@ def lsn_of(position: Column) -> Column:
     return f.conv(f.substring(position, 6, 16), 16, 10).cast("bigint")
 
 
-def _header(name: str, index: int) -> Column:
+def header(name: str, index: int) -> Column:
     """A header's text; ours stand at fixed places, which spares a search."""
     headers = f.col("headers")
     at = f.try_element_at(headers, f.lit(index + 1))

@@ -56,15 +56,15 @@ def table_topic(
     return TopicSpec(name, partitions, replication_factor, configs)
 
 
-def spool_topic(name: str, *, replication_factor: int) -> TopicSpec:
-    """The topic of a load's spool: kept whole until we delete it."""
+def kept_topic(name: str, *, partitions: int = 1, replication_factor: int) -> TopicSpec:
+    """A topic that is kept whole until we delete it: a spool, a load of a table without a key."""
     configs = {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "retention.bytes": "-1",
         **_common(replication_factor),
     }
-    return TopicSpec(name, 1, replication_factor, configs)
+    return TopicSpec(name, partitions, replication_factor, configs)
 
 
 def control_topic(name: str, *, replication_factor: int) -> TopicSpec:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.codecs import delta_type
+from cdc.counted import DIGEST_LENGTH
 from cdc.errors import LakeError, QueryError
 from cdc.query.replica_reader import OpenReplica, local_path
 from cdc.query.statement import TableName
-from cdc.query.tail import KEY_COLUMN, KeyEncoder, Tail, settle_tail
+from cdc.query.tail import KEY_COLUMN, KeyEncoder, Tail, number_copies, settle_tail
 from cdc.schema import Column, TableSchema
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class TableOverlay:
             tail: The range [P, F), not settled.
 
         Raises:
-            LogError: ``value_lost``.
+            LogError: ``value_lost``, ``row_missing``.
             LakeError: ``value_out_of_range``, ``replica_unreadable``.
         """
         import duckdb
@@ -122,6 +123,7 @@ class TableOverlay:
     def _create(self, tail: Tail) -> None:
         has_base = tail.keeps_base and self._make_base()
         names = self._schema.column_names
+        tail = number_copies(tail, self._copies(tail) if has_base else {}, self._schema)
         tail = settle_tail(tail, names, self._inherited(tail) if has_base else {})
         columns = ", ".join(quoted(c) for c in names)
         parts = []
@@ -230,6 +232,18 @@ class TableOverlay:
         self._con.register("cdc_arrow", reader)
         self._con.execute(f"CREATE TABLE {name} AS SELECT * FROM cdc_arrow")  # noqa: S608
         self._con.unregister("cdc_arrow")
+
+    def _copies(self, tail: Tail) -> Mapping[str, int]:
+        """How many copies the replica has of rows that the tail counts, by digest."""
+        if tail.tally is None or not tail.keys:
+            return {}
+        digests = self._table("digests", "digest VARCHAR NOT NULL", ((d,) for d in tail.keys))
+        digest = f"{KEY_COLUMN}[:{DIGEST_LENGTH}]"
+        rows = self._con.execute(
+            f"SELECT {digest}, count(*) FROM {self._prefix}_base"  # noqa: S608
+            f" WHERE {digest} IN (SELECT digest FROM {digests}) GROUP BY 1"
+        ).fetchall()
+        return dict(rows)
 
     def _inherited(self, tail: Tail) -> Mapping[bytes, Mapping[str, Any]]:
         """The replica's values of columns that rows of the tail take over, by record key."""

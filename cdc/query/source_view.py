@@ -23,9 +23,10 @@ from cdc.names import TableId, frontier_topic
 from cdc.position import Position, format_lsn
 from cdc.query.replica_reader import OpenReplica
 from cdc.query.statement import TableName
-from cdc.query.tail import Tail, fold_tail
+from cdc.query.tail import Tail, count_tail, fold_tail
 from cdc.schema import TableSchema
 from cdc.states import ERRORED, READY, REMOVED
+from cdc.tally import Tally
 
 if TYPE_CHECKING:
     from cdc.log.admin import LogAdmin
@@ -360,13 +361,24 @@ def read_tails(reader: LogReader, plans: Sequence[TablePlan]) -> dict[TableName,
     """
     by_topic = {plan.record.topic: plan for plan in plans}
     records: dict[str, list[LogRecord]] = {topic: [] for topic in by_topic}
+    tallies = {
+        topic: Tally(str(plan.name), topic, plan.frontier, plan.truncate, plan.start)
+        for topic, plan in by_topic.items()
+        if plan.schema.counted
+    }
     for topic, partition, batch in reader.ranges(r for plan in plans for r in plan.ranges):
+        if topic in tallies:
+            tallies[topic].add(partition, batch)
+            continue
         records[topic] += [
             parse_record(topic, partition, offset, key, value, headers)
             for offset, key, value, headers in batch
         ]
     tails = {}
     for topic, plan in by_topic.items():
+        if topic in tallies:
+            tails[plan.name] = count_tail(tallies[topic], plan.start, plan.truncate)
+            continue
         try:
             tails[plan.name] = fold_tail(
                 records.pop(topic),

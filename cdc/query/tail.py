@@ -12,11 +12,12 @@ from typing import Any, Final
 import orjson
 
 from cdc.codecs import delta_type, from_json, is_simple_key, same
-from cdc.envelope import LogRecord
+from cdc.envelope import LogRecord, parse_record
 from cdc.errors import LakeError, LogError
 from cdc.fold import Inherit, fold
 from cdc.position import Position
 from cdc.schema import Column, TableSchema
+from cdc.tally import Tally
 
 #: Replica column with the record key's JSON, where the key is not one simple column.
 KEY_COLUMN: Final = "_cdc_key"
@@ -37,16 +38,19 @@ class Tail:
     """A folded range, in Python values that DuckDB takes exactly.
 
     Args:
-        keys: Encoded keys that the range touches: the replica's rows of these are void.
+        keys: Encoded keys that the range touches: the replica's rows of these are void. Of a
+            table without a key, while there is a ``tally``: the digests of its rows.
         rows: Rows as of F, in the order of the schema's columns; a value may be an Inherit.
         keeps_base: Whether the replica's other rows count; a truncate voids them all.
         settled: Whether no value is an Inherit.
+        tally: By how much rows of a table without a key are more or fewer; see ``number_copies``.
     """
 
     keys: Sequence[Any]
     rows: Sequence[tuple[Any, ...]]
     keeps_base: bool
     settled: bool = False
+    tally: Tally | None = None
 
     def inherited(self, names: Sequence[str]) -> Inherited:
         """What the rows take over from the replica's; ``names`` are the schema's columns."""
@@ -121,6 +125,46 @@ def fold_tail(
         keeps_base=start is not None and (truncate is None or truncate < start),
         settled=not any(record.unchanged for record in checked),
     )
+
+
+def count_tail(tally: Tally, start: Position | None, truncate: Position | None) -> Tail:
+    """The tail of a table without a key.
+
+    Args:
+        tally: Of the range.
+        start: P, or None when there is no replica.
+        truncate: The newest truncate below F, or None.
+    """
+    keeps_base = start is not None and (truncate is None or truncate < start)
+    return Tail(list(tally.changes), (), keeps_base, settled=True, tally=tally)
+
+
+def number_copies(tail: Tail, held: Mapping[str, int], schema: TableSchema) -> Tail:
+    """The tail of a table without a key, with a key for each copy of a row.
+
+    Args:
+        tail: As counted.
+        held: Digest to how many copies the replica has, of the rows that it has.
+        schema: Valid at F; such a table has one version in a load.
+
+    Raises:
+        LogError: ``row_missing``, ``schema_unknown``.
+        LakeError: ``value_out_of_range``.
+    """
+    tally = tail.tally
+    if tally is None:
+        return tail
+    keys, brought = [], []
+    for partition, (offset, key, value, headers) in tally.copies(held):
+        keys.append(key.decode())
+        if value is not None:
+            brought.append(parse_record(tally.topic, partition, offset, key, value, headers))
+    for record in {record.schema_version: record for record in brought}.values():
+        known = schema if record.schema_version == schema.version else None
+        _check_version(record, known, schema)
+    converters = [(c.name, _converter(c)) for c in schema.columns]
+    rows = [_typed(record.after or {}, converters) for record in brought]
+    return Tail(keys, rows, tail.keeps_base, settled=True)
 
 
 def settle_tail(tail: Tail, names: Sequence[str], base: Mapping[bytes, Mapping[str, Any]]) -> Tail:

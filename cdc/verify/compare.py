@@ -8,7 +8,7 @@ from typing import Any
 
 from cdc.schema import TableSchema
 from cdc.verify.derived import DerivedTable
-from cdc.verify.forms import shown
+from cdc.verify.forms import compared, digest, shown
 from cdc.verify.result import CHANGED, Difference
 from cdc.verify.sides import Key, Row, SourceTable, Sum
 
@@ -74,9 +74,15 @@ def find_differences(
 def _difference(
     schema: TableSchema, key: Key, kind: str, theirs: Row | None, ours: Row | None, values: bool
 ) -> Difference:
-    named = {
-        name: shown(schema.column(name), text) for name, text in zip(schema.key, key, strict=True)
-    }
+    named: dict[str, Any]
+    if schema.counted and not values:
+        # The row itself is what tells it from others.
+        named = {"md5 of the row": digest(key)}
+    else:
+        named = {
+            name: shown(schema.column(name), text)
+            for name, text in zip(compared(schema).key, key, strict=True)
+        }
     columns: tuple[str, ...] = ()
     if theirs is not None and ours is not None:
         columns = tuple(

@@ -19,6 +19,7 @@ from cdc.verify.forms import (
     SEPARATOR,
     SUM_DIGITS,
     Form,
+    compared,
     digest,
     form_of,
     has_integer_key,
@@ -58,8 +59,8 @@ class DerivedTable:
     def __init__(self, connection: DuckDBPyConnection, plan: TablePlan, tail: Tail) -> None:
         self._con = connection
         self._name = str(plan.name)
-        self._schema = schema = plan.schema
-        TableOverlay(connection, 0, plan.name, schema, plan.replica).create(tail)
+        self._schema = schema = compared(plan.schema)
+        TableOverlay(connection, 0, plan.name, plan.schema, plan.replica).create(tail)
         self._from = quoted(plan.name.source, *plan.name.id)
         _make_bit_functions(connection)
         key = [schema.column(name) for name in schema.key]
@@ -109,6 +110,9 @@ class DerivedTable:
         declared = ", ".join(f"{name} VARCHAR" for name in (*keys, "digest"))
         grouped = "count(*) AS n, min(digest) AS low, max(digest) AS high"
         order = "k0::BIGINT" if has_integer_key(self._schema) else named
+        # Without a key, values of the row that stands for it may be NULL.
+        either = ", ".join(f"coalesce(ours.{key}, theirs.{key}) AS {key}" for key in keys)
+        same = " AND ".join(f"ours.{key} IS NOT DISTINCT FROM theirs.{key}" for key in keys)
         with self._reading():
             self._con.execute(f"CREATE OR REPLACE TABLE {_THEIRS} ({declared})")
             appender = self._con.appender(_THEIRS)
@@ -119,12 +123,12 @@ class DerivedTable:
                 f"WITH ours AS (SELECT {named}, {grouped}"  # noqa: S608
                 f"  FROM ({self._rows(ranges)}) AS r({named}, digest) GROUP BY ALL),"
                 f" theirs AS (SELECT {named}, {grouped} FROM {_THEIRS} GROUP BY ALL)"
-                f" SELECT {named}, CASE WHEN ours.n IS NULL THEN '{MISSING}'"
-                f"  WHEN theirs.n IS NULL THEN '{EXTRA}'"
-                f"  WHEN ours.n > 1 THEN '{DUPLICATED}' ELSE '{CHANGED}' END"
-                f" FROM ours FULL JOIN theirs USING ({named})"
+                f" SELECT * FROM (SELECT {either}, CASE WHEN ours.n IS NULL OR ours.n < theirs.n"
+                f"  THEN '{MISSING}' WHEN theirs.n IS NULL THEN '{EXTRA}'"
+                f"  WHEN ours.n > theirs.n THEN '{DUPLICATED}' ELSE '{CHANGED}' END"
+                f" FROM ours FULL JOIN theirs ON {same}"
                 " WHERE (ours.n, ours.low, ours.high)"
-                "  IS DISTINCT FROM (theirs.n, theirs.low, theirs.high)"
+                "  IS DISTINCT FROM (theirs.n, theirs.low, theirs.high))"
                 f" ORDER BY {order} LIMIT {limit}"
             ).fetchall()
         return [(row[:-1], row[-1]) for row in found]

@@ -17,6 +17,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from cdc.codecs import delta_type
@@ -54,9 +55,17 @@ def form_of(column: Column) -> Form:
     return _FORMS.get(delta_type(column), Form.TEXT)
 
 
+def compared(schema: TableSchema) -> TableSchema:
+    """The schema that rows are compared by: without a key, all columns together are one."""
+    return replace(schema, key=schema.column_names) if schema.counted else schema
+
+
 def has_integer_key(schema: TableSchema) -> bool:
     """Whether the key is one integer, whose bits choose the range."""
-    return len(schema.key) == 1 and delta_type(schema.column(schema.key[0])) in _INTEGERS
+    if len(schema.key) != 1:
+        return False
+    column = schema.column(schema.key[0])
+    return column.not_null and delta_type(column) in _INTEGERS
 
 
 def joined(texts: Sequence[str | None]) -> str:

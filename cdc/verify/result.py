@@ -12,7 +12,8 @@ from cdc.position import Position, format_lsn
 EQUAL, DIFFERENT, REFUSED, LEFT_OUT = "equal", "different", "refused", "left_out"
 
 # A key's: only at the source, only in the derived table, with other values, more than once
-# in the derived table.
+# in the derived table. Of a row without a key: more often at the source, only in the derived
+# table, more often there.
 MISSING, EXTRA, CHANGED, DUPLICATED = "missing", "extra", "different", "duplicated"
 KINDS: Final = (MISSING, EXTRA, CHANGED, DUPLICATED)
 
@@ -23,7 +24,7 @@ class Difference:
 
     Args:
         kind: One of ``KINDS``.
-        key: Key column to value.
+        key: Key column to value; of a table without a key, what tells the row.
         columns: Names of the columns that differ, where both sides have the row.
         source: Column to value at the source, if values were asked for.
         derived: Column to value in the derived table, likewise.

@@ -21,6 +21,7 @@ from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.load_catalog import pub_rel_of
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import create_topics, intended_load, topics_of
+from connectors.postgres.whole_loads import NOT_RESUMED
 
 log = structlog.get_logger(__name__)
 
@@ -84,11 +85,24 @@ class Beginning:
         records = [load.record for load in loads]
         # Left by an attempt that got no further; the intent says that they are ours.
         ports.admin.delete_topics(topics_of(records))
+        definitions, refused = ports.catalog.definitions([record.id for record in records])
+        for load in loads:
+            if load.record.id in refused:
+                self.give_up(load, refused[load.record.id])
+        loads = [load for load in loads if load.record.id not in refused]
+        records = [load.record for load in loads]
         try:
             ids = create_topics(
                 ports.admin,
                 self._settings,
-                [(record, self._book.records[record.id].partitions) for record in records],
+                [
+                    (
+                        record,
+                        self._book.records[record.id].partitions,
+                        definitions[record.id].key is None,
+                    )
+                    for record in records
+                ],
                 ports.keep_alive,
             )
         except LogError as error:
@@ -97,11 +111,6 @@ class Beginning:
             self._take_other_names(loads)
             return
         failpoint("after_topics")
-        definitions, refused = ports.catalog.definitions([record.id for record in records])
-        for load in loads:
-            if load.record.id in refused:
-                self.give_up(load, refused[load.record.id])
-        loads = [load for load in loads if load.record.id not in refused]
         point = ports.writer.end_lsn
         below = snapshot_position(ports.writer.position.epoch, point)
         changed: list[KeyValue] = []
@@ -170,11 +179,12 @@ class Beginning:
         if ends_load(error):
             self.give_up(load, error)
             return
-        if record.attempt + 1 >= _MOST_ATTEMPTS:
+        # Who ends capture says nothing of the table.
+        attempt = record.attempt + (error.code != NOT_RESUMED)
+        if attempt >= _MOST_ATTEMPTS:
             many = SourceRefused(
                 "load_not_possible",
-                f"{record.attempt + 1} loads in a row had to begin anew; the last time: "
-                f"{error.message}",
+                f"{attempt} loads in a row had to begin anew; the last time: {error.message}",
             )
             self.give_up(load, many)
             return
@@ -184,7 +194,7 @@ class Beginning:
             code=error.code,
             reason=error.message,
         )
-        following = self.intended(record.id, record.attempt + 1, priority=record.priority)
+        following = self.intended(record.id, attempt, priority=record.priority)
         self.hold(following)
         self._abandon(load, following)
 

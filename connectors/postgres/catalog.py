@@ -155,9 +155,9 @@ class TableDefinition:
         return tuple(c.name for c in self.columns if c.generated and not c.on_wire)
 
     def schema(self, load: int, valid_from: Position, version: int = 1) -> TableSchema:
-        """The schema of a load; the table must have passed preflight (it has a key)."""
+        """The schema of a load; the table must have passed preflight (it has a key, or FULL)."""
         key = self.key
-        if key is None:
+        if key is None and (self.identity != "f" or self.wanted_key is not None):
             raise ValueError(f"{self.id} has no key")
         return TableSchema(
             schema=self.id.schema,
@@ -166,7 +166,7 @@ class TableDefinition:
             version=version,
             relid=self.relid,
             identity=self.identity,
-            key=key.columns,
+            key=() if key is None else key.columns,
             columns=tuple(
                 Column(
                     id=column.number,
@@ -182,7 +182,7 @@ class TableDefinition:
             ),
             valid_from=valid_from,
             partitioned=self.kind == "p",
-            deferrable=key.deferrable,
+            deferrable=key is not None and key.deferrable,
             chosen=self.identity == "f" and self.wanted_key is not None,
         )
 

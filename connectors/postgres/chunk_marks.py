@@ -43,6 +43,14 @@ def mark(done: Marks, chunk: int) -> Marks:
     return tuple(merged)
 
 
+def marked(record: LoadRecord, chunk: int, rows: int, snapshot: str | None) -> LoadRecord:
+    """The record of a load with one more chunk, which had so many rows; itself if it is not new."""
+    done = mark(record.done, chunk)
+    if done == record.done:
+        return record
+    return dataclasses.replace(record, done=done, rows=record.rows + rows, snapshot=snapshot)
+
+
 def left_of(record: LoadRecord) -> tuple[int, ...]:
     """The chunks that are not done, in order."""
     done = {chunk for first, last in record.done for chunk in range(first, last + 1)}

@@ -101,6 +101,11 @@ def added_columns(known: TableSchema, relation: Relation) -> tuple[RelationColum
                 "ambiguous_column", f"the new column {extra.name} differs from another by case only"
             )
         taken.add(extra.name.lower())
+    if added and known.counted:
+        # Its rows are known by their whole JSON.
+        raise SchemaDrift(
+            "columns_changed", f"column {added[0].name} is new, in a table without a key"
+        )
     return added
 
 

@@ -19,6 +19,7 @@ from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.replay import Replay, Replayed
 from connectors.postgres.routes import RoutedTable
+from connectors.postgres.seen import Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -96,13 +97,15 @@ class Handover:
         if schema is None:
             raise LogError("schema_missing", "control has no schema of it", table=str(record.id))
         table = RoutedTable(schema, record.topic, self._book.records[record.id].partitions)
+        copied_at = record.ready_after or 0
         return Replay(
             self._ports.reader,
             self._ports.replay_router(table),
             record.spool or "",
             Replayed(record.spool_offset, record.replayed, record.relation_offset),
-            record.ready_after or 0,
+            copied_at,
             self._ports.keep_alive,
+            Snapshot.parse(record.snapshot, copied_at) if schema.counted else None,
         )
 
     def hand_over(self, loads: Sequence[Load]) -> None:

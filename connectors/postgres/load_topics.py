@@ -7,8 +7,7 @@ from typing import Final
 
 from cdc.control import LoadRecord
 from cdc.log.admin import LogAdmin
-from cdc.log.topics import spool_topic as spool_spec
-from cdc.log.topics import table_topic
+from cdc.log.topics import kept_topic, table_topic
 from cdc.names import TableId, spool_topic, topic_name
 from cdc.states import ABANDONED, INTENDED
 from connectors.postgres.capture_settings import CaptureSettings
@@ -53,7 +52,7 @@ def topics_of(records: Iterable[LoadRecord]) -> list[str]:
 def create_topics(
     admin: LogAdmin,
     settings: CaptureSettings,
-    loads: Sequence[tuple[LoadRecord, int]],
+    loads: Sequence[tuple[LoadRecord, int, bool]],
     keep_alive: Callable[[], None],
 ) -> dict[str, str]:
     """Make the topics of loads, some at a time.
@@ -61,7 +60,7 @@ def create_topics(
     Args:
         admin: Of the log.
         settings: Of the capture.
-        loads: Each with the number of partitions of its topic.
+        loads: Each with the number of partitions of its topic, and whether its table has no key.
         keep_alive: Called in between.
 
     Returns:
@@ -71,16 +70,18 @@ def create_topics(
         LogError: ``topic_collision``, ``topic_exists``, ….
     """
     specs = []
-    for record, partitions in loads:
-        specs += [
-            table_topic(
+    copies = settings.replication_factor
+    for record, partitions, counted in loads:
+        if counted:
+            spec = kept_topic(record.topic, partitions=partitions, replication_factor=copies)
+        else:
+            spec = table_topic(
                 record.topic,
                 partitions=partitions,
-                replication_factor=settings.replication_factor,
+                replication_factor=copies,
                 history_ms=settings.history_ms,
-            ),
-            spool_spec(record.spool or "", replication_factor=settings.replication_factor),
-        ]
+            )
+        specs += [spec, kept_topic(record.spool or "", replication_factor=copies)]
     found: dict[str, str] = {}
     for at in range(0, len(specs), _AT_ONCE):
         infos = admin.create_topics(specs[at : at + _AT_ONCE])

@@ -15,33 +15,22 @@ from typing import Final
 import structlog
 
 from cdc.control import ControlState, TableRecord
-from cdc.errors import (
-    CdcError,
-    ConfigError,
-    LogError,
-    SourceError,
-    SourceStopped,
-)
-from cdc.load import (
-    ChunkDone,
-    LoadFailed,
-    LoadProgress,
-    LoadTask,
-    Written,
-)
+from cdc.errors import CdcError, ConfigError, LogError, SourceError, SourceStopped
+from cdc.load import ChunkDone, LoadFailed, LoadProgress, LoadTask, Written
 from cdc.names import TableId
 from cdc.schema import TableSchema
 from cdc.states import COPYING, ERRORED, INTENDED, REPLAYING
 from connectors.postgres.aside import ends_load
 from connectors.postgres.beginning import Beginning
 from connectors.postgres.capture_settings import CaptureSettings
-from connectors.postgres.chunk_marks import left_of, mark, plan_of, planned
+from connectors.postgres.chunk_marks import left_of, marked, plan_of, planned
 from connectors.postgres.handover import Handover
 from connectors.postgres.load_barrier import Barrier
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import damaged, remove_left_over
 from connectors.postgres.rekeying import has_other_key
 from connectors.postgres.reloads import Reloads
+from connectors.postgres.whole_loads import check_pausable, not_resumed
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +39,7 @@ _REPLAY_S: Final = 1.0
 #: Seconds between two borders of loads that replay, at the least.
 _LEAST_REST_S: Final = 0.1
 _RESUMES: Final = frozenset({"no_permission", "row_security"})
-_BEGIN_AGAIN: Final = frozenset({"table_rewritten", "table_changed"})
+_BEGIN_AGAIN: Final = frozenset({"table_rewritten", "table_changed", "load_interrupted"})
 
 
 class Loads:
@@ -86,6 +75,7 @@ class Loads:
         for load in self._loads.values():
             if load.record.state != INTENDED:
                 self._beginning.spool(load)
+                load.failed = not_resumed(load, settings.name_of(load.record.id))
         self._check_keys(settings.keys)
 
     # --- what others ask ---
@@ -177,9 +167,12 @@ class Loads:
         """Copy no more chunks of these tables, or go on with them; their events are spooled.
 
         Raises:
-            ConfigError: ``no_load``: nothing is changed.
+            ConfigError: ``no_load``, ``load_not_pausable``: nothing is changed.
         """
-        for load in self._under_way(ids):
+        loads = self._under_way(ids)
+        for load in loads if paused else ():
+            check_pausable(load, self._settings.name_of(load.record.id))
+        for load in loads:
             if load.record.paused == paused:
                 continue
             load.record = dataclasses.replace(load.record, paused=paused)
@@ -283,8 +276,8 @@ class Loads:
                 case Written(chunk=chunk, rows=rows):
                     load.partial[chunk] = rows
                     self._tell(load)
-                case ChunkDone(chunk=chunk, rows=rows):
-                    self._chunk_done(load, chunk, rows)
+                case ChunkDone(chunk=chunk, rows=rows, snapshot=snapshot):
+                    self._chunk_done(load, chunk, rows, snapshot)
                 case LoadFailed(error=error):
                     # With the permission back it goes on at the chunks that are left.
                     ends = ends_load(error) and error.code not in _RESUMES
@@ -390,12 +383,12 @@ class Loads:
         )
         self._tell(load)
 
-    def _chunk_done(self, load: Load, chunk: int, rows: int) -> None:
+    def _chunk_done(self, load: Load, chunk: int, rows: int, snapshot: str | None) -> None:
         load.partial.pop(chunk, None)
-        done = mark(load.record.done, chunk)
-        if done == load.record.done:
+        before = load.record
+        load.record = marked(before, chunk, rows, snapshot)
+        if load.record is before:
             return
-        load.record = dataclasses.replace(load.record, done=done, rows=load.record.rows + rows)
         self._ports.router.control += [load.record.to_key_value()]
         self._tell(load)
         if not left_of(load.record):

@@ -17,6 +17,7 @@ from cdc.position import Position
 from cdc.schema import TableSchema
 from connectors.postgres.messages import Delete, Insert, Relation, Truncate, Update
 from connectors.postgres.router import Router
+from connectors.postgres.seen import Snapshot
 from connectors.postgres.spool import Spooled, read_spooled
 
 #: Records of a spool that are written in one Kafka transaction.
@@ -48,6 +49,7 @@ class Replay:
         start: How far an earlier replay came.
         copied_at: LSN behind all that a chunk can have.
         keep_alive: Called now and then.
+        snapshot: Of the copy of a table without a key: what it sees is in the topic already.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Replay:
         start: Replayed,
         copied_at: int,
         keep_alive: Callable[[], None],
+        snapshot: Snapshot | None = None,
     ) -> None:
         self._reader = reader
         self._router = router
         router.guesses.copied_at = router.guesses.exact_from = copied_at
         self._topic = topic
         self._keep_alive = keep_alive
+        self._snapshot = snapshot
         self._transaction: tuple[int, int] | None = None
         self._resumed = start.offset > 0
         #: How far it came.
@@ -132,6 +136,9 @@ class Replay:
         position = spooled.position
         # Parts of a large transaction that came again after a restart.
         if self.at.position is not None and position <= self.at.position:
+            return
+        if self._snapshot is not None and self._snapshot.sees(spooled.xid, position.lsn):
+            self.at = Replayed(self.at.offset, position, self.at.relation_offset)
             return
         self._enter(spooled)
         self._router.ordinal = position.ordinal - 1

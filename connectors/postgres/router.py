@@ -11,7 +11,8 @@ from typing import Any, Final
 from zlib import crc32
 
 from cdc.control import KeyValue, schema_key_value, truncate_key_value
-from cdc.envelope import BadValue, RowEncoder, TransactionFields
+from cdc.counted import encoder_of
+from cdc.envelope import BadValue, TransactionFields
 from cdc.errors import LogError, ProtocolViolation, SourceStopped
 from cdc.names import TableId
 from cdc.position import Position
@@ -253,7 +254,7 @@ class Router:
         return True
 
     def _inserts(self, route: Route, run: Sequence[bytes]) -> bool:
-        if self._cached or route.net is not None:
+        if self._cached or route.net is not None or route.schema.counted:
             return False
         columns = insert_columns(run, route.width)
         if columns is None:
@@ -391,7 +392,7 @@ class Router:
                 self.control.append(schema_key_value(schema))
         except SchemaDrift as drift:
             raise self._stopped(id, drift.code, drift.reason) from None
-        route = Route(table, RowEncoder(table.schema, self._settings.origin))
+        route = Route(table, encoder_of(table.schema, self._settings.origin))
         self._routes[relid] = route
         return route
 

@@ -118,7 +118,7 @@ def silent_change(
             return SilentChange("column_replaced", f"column {column.name} is another one now")
         if (seen.type_oid, seen.typmod) != (column.type_oid, column.typmod):
             return SilentChange("column_retyped", f"the type of column {column.name} was changed")
-    if schema.identity == "f" and not _holds_key(schema, now):
+    if schema.identity == "f" and schema.key and not _holds_key(schema, now):
         return SilentChange(
             "key_lost",
             f"the key ({', '.join(schema.key)}) is none any more: its index was dropped or "

@@ -121,12 +121,7 @@ def key_problems(table: TableDefinition) -> Iterator[Finding]:
         return
     key = table.key
     if table.identity == "f" and key is None:
-        yield finding(
-            "full_without_key",
-            "has REPLICA IDENTITY FULL, but neither a primary key nor a unique index over NOT NULL "
-            "columns",
-            add_key,
-        )
+        yield from _counted_problems(table, finding, add_key)
         return
     if key is None:
         yield finding(
@@ -134,7 +129,8 @@ def key_problems(table: TableDefinition) -> Iterator[Finding]:
             "has no primary key and no other replica identity, so an UPDATE or DELETE of it "
             "would fail once it is published",
             f"{add_key} or, with a unique index on NOT NULL columns: "
-            f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …;",
+            f"ALTER TABLE {name} REPLICA IDENTITY USING INDEX …; or, for a table whose rows "
+            f"can be equal: ALTER TABLE {name} REPLICA IDENTITY FULL;",
         )
         return
     if key.deferrable and table.identity != "f":
@@ -191,6 +187,27 @@ def _wanted_key_problems(table: TableDefinition, finding: _MakeFinding) -> Itera
             "key_not_unique",
             f"{given}, of which two rows can be the same: {' and '.join(why)}",
             " ".join(remedy),
+        )
+
+
+def _counted_problems(
+    table: TableDefinition, finding: _MakeFinding, add_key: str
+) -> Iterator[Finding]:
+    """Of a table of identity FULL without a key, whose rows are counted."""
+    if table.kind == "p":
+        yield finding(
+            "full_without_key",
+            "is partitioned, and has neither a primary key nor a unique index over NOT NULL "
+            "columns",
+            add_key,
+        )
+    absent = [c.name for c in table.columns if not c.on_wire and not c.generated]
+    if absent or not table.published_columns:
+        yield finding(
+            "key_not_published",
+            "has no key, so its whole row identifies it, and columns are not replicated: "
+            + (", ".join(absent) or "it has none"),
+            "let the publication list all of its columns, or " + add_key,
         )
 
 

@@ -23,7 +23,7 @@ from cdc.codecs import delta_type
 from cdc.errors import EnvironmentProblem, SourceError
 from cdc.names import quote_ident, quote_literal
 from cdc.schema import Column, TableSchema
-from cdc.verify.forms import digest, range_of
+from cdc.verify.forms import compared, digest, range_of
 from cdc.verify.sides import Key, Row, Sum
 from connectors.postgres.client import ReplicationClient, connect_sql
 from connectors.postgres.failures import mapped_errors
@@ -168,7 +168,7 @@ class PostgresTable:
     def __init__(self, connection: Connection, schema: TableSchema, notes: tuple[str, ...]) -> None:
         self.notes = notes
         self._connection = connection
-        self._schema = schema
+        self._schema = schema = compared(schema)
         self._encoding = connection.info.parameter_status("server_encoding") or ""
         self._range = range_number(schema, self._encoding)
         self._key = [schema.column(name) for name in schema.key]

@@ -16,8 +16,8 @@ from tests.support import merging, workload
 from tests.support.compare import assert_delta_is_source
 from tests.support.pipeline import SOURCE, Pipeline
 
-#: One for each way of writing; the other kinds of tables are in test_whole_pipeline.
-TABLES = (merging.BULK, *(TableId("public", name) for name in ("items", "pairs", "docs", "logs")))
+#: One for each way of writing, and one without a key; other kinds are in test_whole_pipeline.
+TABLES = (merging.BULK, *(TableId("public", name) for name in ("items", "clicks", "docs", "logs")))
 #: A pass over few tables: what is tested here is who ends, not what is written.
 FEW = TABLES[:2]
 

@@ -66,8 +66,13 @@ TABLES = {
         "ALTER TABLE public.t REPLICA IDENTITY USING INDEX c; DROP INDEX public.c",
         "remedy",
     ),
+    "no_key (full identity)": (
+        "CREATE TABLE public.t (id integer)",
+        "ALTER TABLE public.t REPLICA IDENTITY FULL",
+    ),
     "full_without_key": (
-        "CREATE TABLE public.t (id integer); ALTER TABLE public.t REPLICA IDENTITY FULL",
+        "CREATE TABLE public.t (id integer) PARTITION BY RANGE (id); "
+        "ALTER TABLE public.t REPLICA IDENTITY FULL",
         "ALTER TABLE public.t ADD PRIMARY KEY (id)",
     ),
     "deferrable_key": (

@@ -13,8 +13,9 @@ from tests.support import workload
 from tests.support.pipeline import SOURCE, Pipeline
 
 #: Of the workload's, so that apply has not so much to do: all types, a key of two columns, large
-#: values, truncates.
-TABLES = tuple(TableId("public", name) for name in ("items", "pairs", "docs", "logs", "accounts_a"))
+#: values, truncates, no key.
+NAMES = ("items", "pairs", "docs", "logs", "clicks", "accounts_a")
+TABLES = tuple(TableId("public", name) for name in NAMES)
 
 
 @pytest.mark.timeout(900)

@@ -6,6 +6,7 @@ The source is read by psycopg in its own types, not by our codecs, so that an er
 from __future__ import annotations
 
 import struct
+from collections import Counter
 
 import psycopg
 import pyarrow as pa
@@ -14,11 +15,13 @@ from psycopg import sql
 
 from cdc import codecs
 from cdc.config import load_config
+from cdc.envelope import parse_record
 from cdc.fold import fold
 from cdc.log.reader import LogReader
 from cdc.names import lake_folder
 from cdc.position import Position
 from cdc.query.run import run_query
+from cdc.tally import Tally
 
 _AS_TEXT = (codecs.UUID, codecs.JSON, codecs.JSONB)
 
@@ -37,11 +40,19 @@ def normal(column, value):
 
 
 def by_key(schema, rows):
-    """Rows (dicts of Python values) by key, normalised; a key seen twice is a failure."""
+    """Rows (dicts of Python values) by key, normalised; a key seen twice is a failure.
+
+    Without a key, by all of their values and the number of the copy.
+    """
     keyed = {}
+    copies: Counter[object] = Counter()
     for row in rows:
         held = {c.name: normal(c, row[c.name]) for c in schema.columns}
-        key = tuple(held[name] for name in schema.key)
+        key: tuple[object, ...] = tuple(held[name] for name in schema.key)
+        if schema.counted:
+            values = tuple(held.values())
+            copies[values] += 1
+            key = (values, copies[values])
         assert key not in keyed, f"two rows of one key in {schema.id}"
         keyed[key] = held
     return keyed
@@ -78,19 +89,36 @@ def log_rows(bootstrap, source, table, prefix=""):
         record = control.tables[table]
         schema = control.schema_at(table, record.load, frontier.position)
         assert schema is not None
+        truncate = control.newest_truncate(table, record.load, frontier.position)
+        ends = frontier.ends[record.topic]
+        if schema.counted:
+            tally = Tally(f"{source}.{table}", record.topic, frontier.position, truncate)
+            return schema, by_key(schema, _counted(reader, schema, record.topic, ends, tally))
         records = [
             found
-            for partition, end in frontier.ends[record.topic].items()
+            for partition, end in ends.items()
             for found in reader.records(record.topic, partition, 0, end)
         ]
     assert_positions_grow(records)
-    truncate = control.newest_truncate(table, record.load, frontier.position)
     rows = (
-        {c.name: _value(c, outcome.row.get(c.name)) for c in schema.columns}
+        _row(schema, outcome.row)
         for outcome in fold(records, frontier.position, truncate).values()
         if outcome.row is not None
     )
     return schema, by_key(schema, rows)
+
+
+def _counted(reader, schema, topic, ends, tally):
+    """Every copy of every row of a table without a key."""
+    for partition, end in ends.items():
+        for batch in reader.raw_records(topic, partition, 0, end):
+            tally.add(partition, batch)
+    for partition, (offset, *record) in tally.copies({}):
+        yield _row(schema, parse_record(topic, partition, offset, *record).after)
+
+
+def _row(schema, row):
+    return {c.name: _value(c, row.get(c.name)) for c in schema.columns}
 
 
 def _value(column, value):

@@ -100,4 +100,4 @@ class GatedCopier:
             finally:
                 end_chunk(connection)
         self._gate.copied.append((task.schema.table, task.schema.load, chunk))
-        return ChunkDone(task.key, chunk, done.rows, done.ends)
+        return ChunkDone(task.key, chunk, done.rows, done.ends, done.snapshot)

@@ -16,7 +16,8 @@ from cdc.control import (
     schema_key_value,
     truncate_key_value,
 )
-from cdc.envelope import Origin, RowEncoder, TransactionFields
+from cdc.counted import CountedEncoder
+from cdc.envelope import Origin, OutRecord, RowEncoder, TransactionFields
 from cdc.frontier import FrontierRecord, LastTransaction
 from cdc.names import TableId
 from cdc.position import Position, frontier
@@ -41,9 +42,11 @@ def table_records():
         ("a", 25), ("id", 23), ("k%", 25), ("big", 25), key=("k%", "id"), version=3
     )
     two = RowEncoder(schema, ORIGIN)
+    without_key = table_schema(("a", 25), ("n", 23), key=(), identity="f")
+    counted = CountedEncoder(without_key, ORIGIN)
     old, new = [b"x", b"1", b"k", b"long"], [b"y", b"1", b"k", b"long"]
     key_only = [None, b"1", b"k", None]
-    records = {
+    records: dict[str, list[OutRecord]] = {
         "snapshot row of every type": [wide.snapshot_row(all_types_row(), LOAD)],
         "insert of nulls": [wide.insert(nulls, TXN, 1)],
         "insert with a composite key": [two.insert(old, TXN, 2)],
@@ -59,6 +62,10 @@ def table_records():
         ),
         "delete": two.delete("K", key_only, TXN, 9),
         "delete with identity FULL": two.delete("O", old, TXN, 0xFFFFFFFE),
+        "snapshot row without a key": [counted.loaded([b"x", b"1"], LOAD, 7)],
+        "insert without a key": [counted.insert([b"x", None], TXN, 1)],
+        "update without a key": counted.update("O", [b"x", None], [b"x", b"2"], TXN, 2),
+        "delete without a key": counted.delete("O", [b"x", b"2"], TXN, 3),
     }
     return {
         name: [
@@ -118,6 +125,11 @@ def control_records():
             slot="cdc_p_shop", spool="shop.__spool.public.orders", step=8192, done=((0, 6),),
             estimate=40, ready_after=0x16B3790, replayed=Position(0, 0x16B3788, 3),
             spool_offset=12, relation_offset=9, attempt=1,
+        ),
+        "load replaying, of a table without a key": LoadRecord(
+            orders, 1, table.topic, "uuid", "chunks", 0x16B3780, REPLAYING, 40, 1,
+            slot="cdc_p_shop", spool="shop.__spool.public.orders", step=8192, done=((0, 0),),
+            ready_after=0x16B3790, snapshot="4294967300:4294967305:4294967300,4294967303",
         ),
         "load done": LoadRecord(
             orders, 1, table.topic, "uuid", "exported", 0x16B3780, DONE, 10, 2, "cdc_p_shop"

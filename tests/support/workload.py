@@ -34,13 +34,17 @@ create table codes (id int primary key, code text not null, n int);
 create unique index codes_code on codes (code);
 alter table codes replica identity using index codes_code;
 create table logs (id bigint generated always as identity primary key, message text);
+create table clicks (n int, f double precision, t text, body text);
+alter table clicks alter body set storage external, replica identity full;
 create table accounts_a (id int primary key, balance bigint not null);
 create table accounts_b (id int primary key, balance bigint not null);
 insert into accounts_a select i, 1000 from generate_series(1, 20) i;
 insert into accounts_b select i, 1000 from generate_series(1, 20) i;
 """
 
-NAMES = ("items", "pairs", "docs", "full_docs", "codes", "logs", "accounts_a", "accounts_b")
+NAMES = (
+    "items", "pairs", "docs", "full_docs", "codes", "logs", "clicks", "accounts_a", "accounts_b",
+)  # fmt: skip
 TABLES = tuple(TableId("public", name) for name in NAMES)
 #: Sum of all balances, at every moment.
 BANK_TOTAL = 40_000
@@ -172,6 +176,30 @@ def _on_logs(cursor, rng):
         cursor.execute("insert into logs (message) values (%s)", (rng.choice(_TEXTS),))
 
 
+def _on_clicks(cursor, rng):
+    """Rows that are equal, of which one or all change; the table has no key."""
+    n = rng.randrange(4)
+    one = f"ctid = (select ctid from clicks where n = {n} offset {rng.randrange(3)} limit 1)"
+    match rng.randrange(8):
+        case 0 | 1 | 2:
+            body = "repeat('large ', 800)" if n == 0 else "null"
+            cursor.execute(
+                "insert into clicks select %s, %s, %s, "
+                f"{body} from generate_series(1, {rng.randrange(1, 4)})",
+                (n, rng.choice((0.0, -0.0, float("nan"), None)), rng.choice((None, "", "a"))),
+            )
+        case 3:
+            cursor.execute(f"delete from clicks where {one}")
+        case 4:
+            cursor.execute(f"update clicks set t = 'b' where {one}")
+        case 5:
+            cursor.execute(f"update clicks set n = {rng.randrange(5)} where {one}")
+        case 6:
+            cursor.execute("update clicks set t = t where n = %s", (n,))
+        case 7:
+            cursor.execute("delete from clicks where n = 4")
+
+
 def _transfer(cursor, rng):
     amount = rng.randrange(1, 50)
     one, other = rng.sample(("accounts_a", "accounts_b"), 2)
@@ -184,7 +212,7 @@ def _transfer(cursor, rng):
 
 
 def _change(cursor, rng):
-    match rng.randrange(8):
+    match rng.randrange(9):
         case 0 | 1:
             _on_items(cursor, rng)
         case 2:
@@ -199,6 +227,8 @@ def _change(cursor, rng):
             _on_logs(cursor, rng)
         case 7:
             _transfer(cursor, rng)
+        case 8:
+            _on_clicks(cursor, rng)
 
 
 def _transaction(connection, rng):

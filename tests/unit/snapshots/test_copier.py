@@ -440,3 +440,61 @@ def test_the_rate_is_shared_by_those_that_are_busy(make, world):
     finish(one)
     copier.poll()
     assert two.told[-1] == SetRate(1000.0)
+
+
+def counted(table):
+    schema = table_schema(("v", codecs.TEXT), table=table, key=(), identity="f")
+    return LoadTask(schema, 1, f"topic-{table}", 1, 100, ChunkPlan.whole(10, 1), (0,))
+
+
+@pytest.mark.parametrize("last_words", [None, SourceError("connection_lost", "gone")])
+def test_a_table_without_a_key_is_not_copied_again(make, world, last_words):
+    copier, whole = make(workers=1), counted("whole")
+    begin(copier, whole, B)
+    (one,) = world.started
+    make_ready(copier, one)
+    one.say(Failed(last_words) if last_words else None)
+    assert copier.poll() == []
+    world.now += 1
+    copier.poll()
+    two = world.started[-1]
+    two.say(Ready())
+    (failed,) = copier.poll()
+    assert isinstance(failed, LoadFailed) and failed.load == whole.key
+    assert (failed.error.code, failed.error.table) == ("load_interrupted", "shop.public.whole")
+    assert two.told == [B, CopyChunk(0)]
+
+
+def test_a_table_without_a_key_fails_when_its_worker_ends_for_another_load(make, world):
+    copier, whole = make(workers=1), counted("whole")
+    begin(copier, whole, B)
+    (one,) = world.started
+    make_ready(copier, one)
+    assert one.told == [whole, CopyChunk(0), B, CopyChunk(0)]
+    copier.cancel(B.key)
+    (failed,) = copier.poll()
+    assert failed.error.code == "load_interrupted"
+    assert not copier.busy
+    # One that only waits behind another chunk was not begun.
+    copier = make(workers=1)
+    begin(copier, A, whole)
+    one = world.started[-1]
+    make_ready(copier, one)
+    one.say(Done(1, {}, 0.05))
+    copier.poll()
+    copier.cancel(A.key)
+    assert copier.poll() == []
+    world.now += 1
+    copier.poll()
+    two = world.started[-1]
+    make_ready(copier, two)
+    assert two.told == [whole, CopyChunk(0)]
+
+
+def test_the_snapshot_of_a_copy_is_told(make, world):
+    copier, whole = make(workers=1), counted("whole")
+    begin(copier, whole)
+    (one,) = world.started
+    make_ready(copier, one)
+    one.say(Done(3, {}, 1.0, "5:7:5"))
+    assert copier.poll() == [ChunkDone(whole.key, 0, 3, {}, "5:7:5")]
