@@ -150,7 +150,7 @@ def test_rows_are_as_often_there_as_at_the_source(project, path):
     project.check_query()
     project.apply(**path)
     project.check()
-    assert project.rebuild(**path) == 3
+    assert project.rebuild(**path) == 2
 
 
 def test_a_wrong_replica_is_found_and_never_made_up_for(project):
