@@ -78,6 +78,7 @@ def log_rows(bootstrap, source, table, prefix=""):
         record = control.tables[table]
         schema = control.schema_at(table, record.load, frontier.position)
         assert schema is not None
+        schema = schema.derived()
         records = [
             found
             for partition, end in frontier.ends[record.topic].items()
@@ -87,7 +88,9 @@ def log_rows(bootstrap, source, table, prefix=""):
     truncate = control.newest_truncate(table, record.load, frontier.position)
     rows = (
         {c.name: _value(c, outcome.row.get(c.name)) for c in schema.columns}
-        for outcome in fold(records, frontier.position, truncate).values()
+        for outcome in fold(
+            records, frontier.position, truncate, columns=schema.column_names
+        ).values()
         if outcome.row is not None
     )
     return schema, by_key(schema, rows)
