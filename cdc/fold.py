@@ -11,7 +11,7 @@ Spark's SQL fold must agree with this one; a property test holds both to ``apply
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,7 @@ def fold(
     truncate: Position | None = None,
     *,
     start: Position | None = None,
+    columns: Collection[str] | None = None,
 ) -> dict[bytes, Outcome]:
     """Fold a range to one outcome per key.
 
@@ -111,6 +112,8 @@ def fold(
             the caller also drops the replica's rows: nothing is inherited from them.
         start: P, the replica's position: records below it are left out. None: from the
             beginning, so there is no replica to inherit from.
+        columns: Those of the derived table at F: records of earlier schemas may lack values of
+            others, which nobody needs. None: all.
 
     Returns:
         Key bytes to outcome. Keys that the range does not touch are not in it.
@@ -132,7 +135,8 @@ def fold(
             continue
         row = dict(record.after or {})
         if record.unchanged:
-            _inherit(record, row, outcomes, moved, has_base)
+            lacking = [c for c in record.unchanged if columns is None or c in columns]
+            _inherit(record, lacking, row, outcomes, moved, has_base)
         outcomes[record.key] = Outcome(row, record.position)
     for outcome in outcomes.values():
         for column, value in (outcome.row or {}).items():
@@ -143,6 +147,7 @@ def fold(
 
 def _inherit(
     record: LogRecord,
+    lacking: Iterable[str],
     row: dict[str, Any],
     outcomes: Mapping[bytes, Outcome],
     moved: Mapping[tuple[Position, bytes], dict[str, Any] | None],
@@ -158,7 +163,7 @@ def _inherit(
         key = record.key
         outcome = outcomes.get(key)
         previous = {} if outcome is None else outcome.row
-    for column in record.unchanged:
+    for column in lacking:
         has_fallback = column in row
         if previous and previous.get(column, _LOST) is not _LOST:
             row[column] = previous[column]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,7 @@ class Column:
         default: The default's expression as text, or None.
         wire: What a domain or an array comes to; None for every other type.
         policy: How a replica holds values that its type cannot; of cdc.yaml, not of the record.
+        hidden: The derived table does not have it (any more), by the table's schema policy.
     """
 
     id: int
@@ -58,6 +59,7 @@ class Column:
     default: str | None = None
     wire: WireType | None = None
     policy: str = CLAMP
+    hidden: bool = False
 
     @property
     def resolved(self) -> WireType:
@@ -82,7 +84,7 @@ class Column:
                 "array": self.wire.array,
                 "delimiter": self.wire.delimiter,
             }
-        return record
+        return record | ({"hidden": True} if self.hidden else {})
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Column:
@@ -97,6 +99,7 @@ class Column:
             not_null=record["not_null"],
             default=record.get("default"),
             wire=wire and WireType(wire["oid"], wire["typmod"], wire["array"], wire["delimiter"]),
+            hidden=record.get("hidden", False),
         )
 
 
@@ -117,6 +120,8 @@ class TableSchema:
         partitioned: A partitioned table, whose partitions' changes come under its own name.
         deferrable: The key is checked only at the end of a transaction, which can swap keys.
         chosen: The key is one that cdc.yaml gives.
+        dropped: Columns of earlier versions of the load that are gone. The derived table keeps
+            those that are not hidden, NULL in every row. No later column has one's name.
     """
 
     schema: str
@@ -131,6 +136,7 @@ class TableSchema:
     partitioned: bool = False
     deferrable: bool = False
     chosen: bool = False
+    dropped: tuple[Column, ...] = ()
 
     @property
     def id(self) -> TableId:
@@ -153,6 +159,17 @@ class TableSchema:
         names = self.column_names
         return tuple(names.index(k) for k in self.key)
 
+    @property
+    def kept(self) -> tuple[Column, ...]:
+        """Columns that the source has not any more, and the derived table still has."""
+        return tuple(c for c in self.dropped if not c.hidden)
+
+    def derived(self) -> TableSchema:
+        """What the derived table has of it."""
+        if not any(c.hidden for c in self.columns):
+            return self
+        return replace(self, columns=tuple(c for c in self.columns if not c.hidden))
+
     def column(self, name: str) -> Column:
         """The column of this name; raises KeyError."""
         for column in self.columns:
@@ -162,7 +179,7 @@ class TableSchema:
 
     def to_record(self) -> dict[str, Any]:
         """The value of the ``["schema", …]`` control record."""
-        record = {
+        record: dict[str, Any] = {
             "v": 1,
             "from": str(self.valid_from),
             "relid": self.relid,
@@ -172,6 +189,8 @@ class TableSchema:
             "key": list(self.key),
             "columns": [c.to_record() for c in self.columns],
         }
+        if self.dropped:
+            record["dropped"] = [c.to_record() for c in self.dropped]
         # Few tables are; records without them read as before.
         flags = {
             "partitioned": self.partitioned,
@@ -199,6 +218,7 @@ class TableSchema:
                 partitioned=record.get("partitioned", False),
                 deferrable=record.get("deferrable", False),
                 chosen=record.get("chosen", False),
+                dropped=tuple(Column.from_record(c) for c in record.get("dropped", ())),
             )
         except KeyError as missing:
             raise LogError("bad_record", f"schema record without {missing}") from None

@@ -254,6 +254,7 @@ class Applier:
                 batch,
                 Commit(app, plan.note("apply", batch.out_of_range)),
                 truncated=plan.bounds.truncated,
+                loses_columns=plan.loses_columns,
                 few_keys=settings.few_keys,
             )
         finally:

@@ -141,6 +141,7 @@ class ChainFold:
             self._bounds.frontier,
             self._bounds.truncate,
             start=self._bounds.start,
+            columns=self._layout.schema.column_names,
         )
         dirty = {key.encode() for key in moved.dirty}
         kept = {key: outcome for key, outcome in outcomes.items() if key in dirty}

@@ -106,6 +106,7 @@ def _completed(
         bounds.frontier,
         bounds.truncate,
         start=bounds.start,
+        columns=plan.layout.schema.column_names,
     )
     kept = {key: outcome for key, outcome in outcomes.items() if key in found.lacking}
     if len(kept) != len(found.lacking):

@@ -154,7 +154,9 @@ def _newest(records: DataFrame, layout: Layout) -> DataFrame:
     )
     is_tombstone = f.col(VALUE).isNull()
     op = f.when(is_tombstone, f.lit("tombstone")).otherwise(f.col(_PARSED)["op"])
-    unchanged = f.col(_PARSED)["source"]["unchanged"]
+    # Records of earlier schemas may lack values of columns that are gone by now.
+    known = f.array(*(f.lit(name) for name in layout.schema.column_names))
+    unchanged = f.array_intersect(f.col(_PARSED)["source"]["unchanged"], known)
     after = f.col(_PARSED)["after"]
     raw = row_text(f.col(VALUE).cast("string"))
     gone = op.isin("d", "tombstone")

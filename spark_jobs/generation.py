@@ -146,7 +146,7 @@ def _write_side(
 
 
 def _side(session: SparkSession, side: str, layout: Layout) -> DataFrame:
-    columns = (f.col(quote(name)) for name in layout.names)
+    columns = (f.col(quote(name)) for name, _ in layout.table_columns)
     return session.read.format("delta").load(side).select(*columns)
 
 

@@ -119,7 +119,7 @@ class Layout:
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """Name and Spark DDL of every column of the replica, hidden ones last."""
+        """Name and Spark DDL of every column with values, those of ours last."""
         hidden = [(LSN_COLUMN, "BIGINT")]
         if self.simple_key is None:
             hidden.append((KEY_COLUMN, "STRING"))
@@ -127,8 +127,18 @@ class Layout:
 
     @property
     def names(self) -> list[str]:
-        """Names of every column of the replica."""
+        """Names of every column with values."""
         return [name for name, _ in self.columns]
+
+    @property
+    def kept(self) -> list[tuple[str, str]]:
+        """Name and Spark DDL of columns that are NULL in every row: the source dropped them."""
+        return [(c.name, codecs.delta_type(c)) for c in self.schema.kept]
+
+    @property
+    def table_columns(self) -> list[tuple[str, str]]:
+        """Name and Spark DDL of every column of the replica."""
+        return self.columns + self.kept
 
     def arrow_schema(self, *, gone: bool) -> Any:
         """The same for Arrow; with ``_cdc_gone`` when asked for."""
@@ -152,7 +162,7 @@ class Layout:
             "delta.enableDeletionVectors": "true",
             "delta.dataSkippingStatsColumns": ",".join(map(quote, (self.key_column, LSN_COLUMN))),
         }
-        if any(_NEED_MAPPING & set(name) for name in self.names):
+        if any(_NEED_MAPPING & set(name) for name, _ in self.table_columns):
             properties["delta.columnMapping.mode"] = "name"
         return properties
 

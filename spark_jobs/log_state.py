@@ -134,6 +134,7 @@ class TablePlan:
         compaction_lag: The topic's ``min.compaction.lag.ms``, seconds; None: never compacted.
         out_of_range: Column to number of values that its Delta type cannot hold, of all batches
             since the replica was built.
+        loses_columns: Columns leave the table in the range: every row of the replica changes.
     """
 
     source: str
@@ -148,6 +149,7 @@ class TablePlan:
     whole_since: float | None
     compaction_lag: float | None
     out_of_range: Mapping[str, int] = field(default_factory=dict)
+    loses_columns: bool = False
 
     @property
     def offset_count(self) -> int:
@@ -243,7 +245,8 @@ def plan_table(
     bounds = Bounds(start, frontier, truncate)
     held = replica.ends if replica is not None else None
     if held == ends and not bounds.truncated and not even_if_valid:
-        return None
+        if not _loses_columns(state, record, start, frontier):
+            return None
     if start is not None and held is None:
         held = (reader.ends_at(state.source, start) or {}).get(record.topic)
     commit_us = state.view.record.max_commit_us
@@ -278,7 +281,17 @@ def plan_table(
         state.read_at if start is None else since,
         lag,
         {} if replica is None else replica.out_of_range,
+        _loses_columns(state, record, start, bounds.frontier),
     )
+
+
+def _loses_columns(
+    state: LogState, record: TableRecord, start: Position | None, frontier: Position
+) -> bool:
+    """Whether columns leave a table between two frontiers, as far as a replica is concerned."""
+    then = None if start is None else state.control.schema_at(record.id, record.load, start)
+    now = state.control.schema_at(record.id, record.load, frontier)
+    return then is not None and now is not None and then.dropped != now.dropped
 
 
 def _check_app(

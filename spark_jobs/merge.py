@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from cdc.errors import LakeError
 from cdc.failpoints import failpoint
 from cdc.lake import CommitNote, Replica, open_replica
 from spark_jobs.failures import spark_failures
-from spark_jobs.layout import GONE_COLUMN, Layout, quote
+from spark_jobs.layout import GONE_COLUMN, Layout, quote, spark_type
 from spark_jobs.log_source import Batch, rows_of
 from spark_jobs.replica import sql_text
 
@@ -26,6 +27,7 @@ _VERSION_CONF: Final = "spark.databricks.delta.write.txnVersion"
 _NOTE_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _MATERIALIZE_CONF: Final = "spark.databricks.delta.merge.materializeSource"
 _SOURCE_VIEW: Final = "_cdc_batch"
+_TOUCHED_KEY: Final = "_cdc_touched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ def write_batch(
     commit: Commit,
     *,
     truncated: bool = False,
+    loses_columns: bool = False,
     few_keys: int = FEW_KEYS,
 ) -> str:
     """Write a batch in one commit.
@@ -68,10 +71,12 @@ def write_batch(
         batch: One row per key.
         commit: What to record.
         truncated: The batch replaces all rows.
+        loses_columns: Columns leave the table: every row is written anew.
         few_keys: Most keys that are overwritten by literals.
 
     Returns:
-        How it was written: ``empty``, ``replace``, ``append``, ``overwrite`` or ``merge``.
+        How it was written: ``empty``, ``replace``, ``append``, ``overwrite``, ``merge`` or
+        ``rewrite``.
 
     Raises:
         LakeError: ``progress_changed`` (somebody wrote it since the plan), ``write_skipped``,
@@ -79,7 +84,10 @@ def write_batch(
     """
     _check_unchanged(replica, layout)
     with spark_failures(layout, "writing its Delta table"):
-        how = _write(session, replica, layout, batch, commit, truncated, few_keys)
+        if loses_columns:
+            how = _write_anew(session, replica, layout, batch, commit, truncated)
+        else:
+            how = _write(session, replica, layout, batch, commit, truncated, few_keys)
     failpoint("after_delta_commit")
     _check_written(replica, layout, commit)
     return how
@@ -125,6 +133,45 @@ def _write(
         finally:
             session.catalog.dropTempView(_SOURCE_VIEW)
     return "merge"
+
+
+def _write_anew(
+    session: SparkSession,
+    replica: Replica,
+    layout: Layout,
+    batch: Batch,
+    commit: Commit,
+    truncated: bool,
+) -> str:
+    """All rows, with the columns that the table has at the frontier.
+
+    In the commit that brings the batch, so that no version has the old values of a column that
+    is gone at its position.
+    """
+    rows = _rows_before(session, replica, layout, batch, truncated)
+    if batch.frame is not None:
+        rows = rows.unionByName(rows_of(batch, layout.names))
+    nothing = [f.lit(None).cast(spark_type(ddl)).alias(name) for name, ddl in layout.kept]
+    writer = rows.select("*", *nothing).write.format("delta").mode("overwrite")
+    if set(replica.columns) != {name for name, _ in layout.table_columns}:
+        writer = writer.option("overwriteSchema", "true")
+    writer.options(**commit.options()).save(replica.path)
+    return "rewrite"
+
+
+def _rows_before(
+    session: SparkSession, replica: Replica, layout: Layout, batch: Batch, truncated: bool
+) -> DataFrame:
+    """The replica's rows that the batch leaves, without columns that are gone."""
+    key = f.col(quote(layout.key_column))
+    held = session.read.format("delta").option("versionAsOf", str(replica.version))
+    rows = held.load(replica.path).select(*(f.col(quote(name)) for name in layout.names))
+    if truncated:
+        return rows.limit(0)
+    if batch.frame is None:
+        return rows
+    touched = batch.frame.select(key.alias(_TOUCHED_KEY))
+    return rows.join(touched, key == f.col(_TOUCHED_KEY), "left_anti")
 
 
 def literal(value: Any, layout: Layout) -> str:

@@ -37,7 +37,7 @@ def create_replica(session: SparkSession, path: str, layout: Layout, app: str) -
     layout.check()
     columns = ", ".join(
         f"{quote(name)} {ddl}{' NOT NULL' if name == layout.key_column else ''}"
-        for name, ddl in layout.columns
+        for name, ddl in layout.table_columns
     )
     properties = ", ".join(
         f"{sql_text(name)}={sql_text(value)}" for name, value in layout.properties(app).items()
@@ -63,13 +63,13 @@ def add_columns(session: SparkSession, replica: Replica, layout: Layout) -> Repl
         LakeError: ``schema_differs`` when a column has another type than the schema says.
     """
     held = {f.name: str(getattr(f.type, "type", "nested")) for f in replica.table.schema().fields}
-    expected = {name: delta_name(ddl) for name, ddl in layout.columns}
+    expected = {name: delta_name(ddl) for name, ddl in layout.table_columns}
     for name, kind in expected.items():
         if name in held and held[name] != kind:
             raise _differs(layout, f"column {name} is {held[name]}, and the log says {kind}")
     if (KEY_COLUMN in held) != (KEY_COLUMN in expected):
         raise _differs(layout, "its key has changed")
-    missing = [(name, ddl) for name, ddl in layout.columns if name not in held]
+    missing = [(name, ddl) for name, ddl in layout.table_columns if name not in held]
     if not missing:
         return replica
     layout.check()
@@ -104,6 +104,7 @@ def check_versions(layout: Layout, versions: Mapping[int, TableSchema], used: se
             was renamed, dropped or has another type).
     """
     newest = {c.id: (c.name, codecs.delta_type(c)) for c in layout.schema.columns}
+    gone = {c.id for c in layout.schema.dropped}
     for version in sorted(used):
         schema = versions.get(version)
         if schema is None:
@@ -113,7 +114,8 @@ def check_versions(layout: Layout, versions: Mapping[int, TableSchema], used: se
                 table=layout.table,
             )
         for column in schema.columns:
-            if newest.get(column.id) != (column.name, codecs.delta_type(column)):
+            now = newest.get(column.id)
+            if column.id not in gone and now != (column.name, codecs.delta_type(column)):
                 raise LakeError(
                     "schema_change_unsupported",
                     f"column {column.name} of schema version {version} was renamed, dropped or "

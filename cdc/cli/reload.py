@@ -37,6 +37,7 @@ def reload(
                 "tables": [[id.schema, id.table] for id in source.table_ids],
                 "patterns": [pattern.to_json() for pattern in source.patterns],
                 "keys": [[*id, list(key)] for id, key in source.keys.items()],
+                "schema_policies": source.schema_policies.to_json(),
             }
             answer = wait_for_command(daemon, send_command(daemon, "tables", args))
             captured[name] = answer["tables"]

@@ -98,15 +98,19 @@ class TypePolicies:
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def put_into(self, schema: TableSchema) -> TableSchema:
-        """The schema with the policy of every column."""
+        """What the derived table has of a schema, with the policy of every column."""
         by_oid = {TYPE_NAMES[name]: policy for name, policy in self.types.items()}
+        schema = schema.derived()
         return replace(
-            schema, columns=tuple(self._with_policy(c, schema, by_oid) for c in schema.columns)
+            schema,
+            columns=tuple(self._with_policy(c, schema, by_oid) for c in schema.columns),
+            dropped=tuple(self._with_policy(c, schema, by_oid) for c in schema.dropped),
         )
 
     def unknown_columns(self, schema: TableSchema) -> tuple[str, ...]:
         """Columns that cdc.yaml names and the table does not have."""
-        return tuple(sorted(self.columns.keys() - set(schema.column_names)))
+        known = {c.name for c in (*schema.columns, *schema.dropped)}
+        return tuple(sorted(self.columns.keys() - known))
 
     def _with_policy(
         self, column: Column, schema: TableSchema, by_oid: Mapping[int, str]

@@ -47,6 +47,7 @@ from cdc.config.tables import TableConfig, short_forms
 from cdc.config.units import parse_duration
 from cdc.names import MAX_SNAPSHOT_WORKERS, TableId, default_publication, default_slot
 from cdc.schema import STRING
+from cdc.schema_policy import SchemaPolicies, SchemaPolicy
 from cdc.table_names import TablePattern
 
 
@@ -139,6 +140,7 @@ class SourceConfig(Model):
     publication: PublicationConfig = PublicationConfig()
     tables: Annotated[list[TableConfig], Field(min_length=1)]
     types: Annotated[dict[TypeName, Policy], Field(default_factory=dict)]
+    schema_policy: SchemaPolicy = "lenient"
     snapshot: SnapshotConfig = SnapshotConfig()
     _name: str = PrivateAttr(default="")
 
@@ -214,9 +216,23 @@ class SourceConfig(Model):
         A table's own entry goes before patterns that it matches, the first of these before
         the others.
         """
-        entries = sorted(self.tables, key=lambda table: table.id is None)
-        columns = next((table.types for table in entries if table.pattern.matches(id)), {})
-        return TypePolicies(self.types, columns)
+        entries = (table.types for table in self._entries() if table.pattern.matches(id))
+        return TypePolicies(self.types, next(entries, {}))
+
+    @property
+    def schema_policies(self) -> SchemaPolicies:
+        """What is done about changes of tables' forms; entries count as for ``policies_of``."""
+        return SchemaPolicies(
+            self.schema_policy,
+            tuple(
+                (entry.pattern, entry.schema_policy or self.schema_policy)
+                for entry in self._entries()
+            ),
+        )
+
+    def _entries(self) -> list[TableConfig]:
+        """Those of tables by their names first."""
+        return sorted(self.tables, key=lambda table: table.id is None)
 
     def with_matches(self, known: Iterable[TableId]) -> tuple[TableId, ...]:
         """The tables that are given by their names, then those of ``known`` that are covered."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from cdc.config.base import Model, fail
 from cdc.config.fields import Duration, Identifier, Policy, Text, refused
 from cdc.names import TableId
+from cdc.schema_policy import SchemaPolicy
 from cdc.table_names import TablePattern
 
 
@@ -22,10 +23,7 @@ class TableConfig(Model):
     key: Annotated[tuple[Identifier, ...] | None, Field(min_length=1)] = None
     delta: Annotated[dict[str, Any] | None, refused("Delta options of a table")] = None
     types: Annotated[dict[Identifier, Policy], Field(default_factory=dict)]
-    schema_policy: Annotated[
-        Literal["evolve", "try_evolve", "lenient", "ignore", "exception"] | None,
-        refused("a policy for a table's schema changes"),
-    ] = None
+    schema_policy: SchemaPolicy | None = None
     history: Annotated[Duration | None, refused("a history window of one table")] = None
     _pattern: TablePattern = PrivateAttr()
 

@@ -64,6 +64,7 @@ def capture_settings(config: Config, name: str) -> CaptureSettings:
         tables=source.table_ids,
         patterns=source.patterns,
         keys=source.keys,
+        schema_policies=source.schema_policies,
         workers=source.snapshot.workers,
         rows_per_second=source.snapshot.rows_per_second,
         version=_version(),

@@ -126,9 +126,13 @@ class TableOverlay:
         tail = number_copies(tail, self._copies(tail) if has_base else {}, self._schema)
         tail = settle_tail(tail, names, self._inherited(tail) if has_base else {})
         columns = ", ".join(quoted(c) for c in names)
+        # Of columns that the source dropped and the derived table keeps, no row has a value.
+        shown = columns + "".join(
+            f", CAST(NULL AS {duckdb_type(c)}) AS {quoted(c.name)}" for c in self._schema.kept
+        )
         parts = []
         if has_base:
-            base = f"SELECT {columns} FROM {self._prefix}_base"  # noqa: S608
+            base = f"SELECT {shown} FROM {self._prefix}_base"  # noqa: S608
             if tail.keys:
                 keys = self._key_table("keys", tail.keys)
                 base += f" WHERE {KEY_COLUMN} NOT IN (SELECT {KEY_COLUMN} FROM {keys})"  # noqa: S608
@@ -136,7 +140,7 @@ class TableOverlay:
         if tail.rows or not parts:
             declared = ", ".join(f"{quoted(c.name)} {duckdb_type(c)}" for c in self._schema.columns)
             rows = self._table("tail", declared, tail.rows)
-            parts.append(f"SELECT {columns} FROM {rows}")  # noqa: S608
+            parts.append(f"SELECT {shown} FROM {rows}")  # noqa: S608
         source, table = self._name
         # A fresh in-memory database has this catalog already.
         if source != "memory":

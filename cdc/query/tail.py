@@ -113,7 +113,7 @@ def fold_tail(
         LakeError: ``value_out_of_range``, ``schema_change_unsupported``.
     """
     checked = list(_checked(records, frontier, versions, schema))
-    outcomes = fold(checked, frontier, truncate, start=start)
+    outcomes = fold(checked, frontier, truncate, start=start, columns=set(schema.column_names))
     encode = KeyEncoder(schema)
     converters = [(c.name, _converter(c)) for c in schema.columns]
     rows = [
@@ -232,8 +232,9 @@ def _check_version(record: LogRecord, version: TableSchema | None, schema: Table
             position=str(record.position),
         )
     now = {c.id: (c.name, delta_type(c)) for c in schema.columns}
+    gone = {c.id for c in schema.dropped}
     for column in version.columns:
-        if now.get(column.id) != (column.name, delta_type(column)):
+        if column.id not in gone and now.get(column.id) != (column.name, delta_type(column)):
             raise LakeError(
                 "schema_change_unsupported",
                 f"column {column.name} of schema version {version.version} was renamed, dropped "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cdc.lake import Replica
     from cdc.log.admin import LogAdmin
     from cdc.log.reader import LogReader
+    from cdc.schema import TableSchema
 
 _LOG_TIMEOUT_S = 10.0
 NOT_STARTED = "NotStarted"
@@ -32,7 +33,9 @@ def collect_status(config: Config) -> dict[str, Any]:
         ``last_commit_us``, ``age_seconds``), ``slot``, ``slot_lag_bytes``, ``tables``,
         ``error`` (the log's) and ``source_error`` (the server's); a table's ``loading`` is its
         load under way, as far as control knows: load, state, rows, estimate, chunks_done, chunks,
-        rows_per_second, seconds_left; ``replicas``:
+        rows_per_second, seconds_left; its ``columns_apart`` are those that only one of source and
+        derived table has, by its schema policy: name, why (``dropped`` at the source, NULL in the
+        derived table; ``ignored``: not in the derived table) and since (position); ``replicas``:
         ``source.schema.table`` to position, version, ``behind_records`` (offsets of the topic,
         so an upper bound), ``behind_seconds``, ``out_of_range`` (column to number of values that
         its Delta type cannot hold) and ``error``. Unknown figures are None.
@@ -163,7 +166,26 @@ def _table(control: ControlState, table: TableId, loading: LoadRecord | None) ->
         "last_good": _text(record.last_good),
         "reason": record.reason,
         "remedy": record.remedy,
+        "columns_apart": list(_columns_apart(control, record)),
     }
+
+
+def _columns_apart(control: ControlState, record: TableRecord) -> Iterator[dict[str, str]]:
+    versions = control.schemas.get((record.id, record.load), {})
+    newest = control.newest_schema(record.id, record.load)
+    if newest is None:
+        return
+    for column in newest.kept:
+        since = min(v for v, schema in versions.items() if column in schema.dropped)
+        yield _apart(column.name, "dropped", versions[since])
+    for column in newest.columns:
+        if column.hidden:
+            since = min(v for v, schema in versions.items() if column in schema.columns)
+            yield _apart(column.name, "ignored", versions[since])
+
+
+def _apart(name: str, why: str, first: TableSchema) -> dict[str, str]:
+    return {"name": name, "why": why, "since": str(first.valid_from)}
 
 
 def _loading(load: LoadRecord) -> dict[str, Any]:

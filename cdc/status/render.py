@@ -7,6 +7,7 @@ from typing import Any
 
 from cdc.load_progress import share_words
 
+_APART = {"dropped": "dropped at the source, NULL here", "ignored": "only at the source"}
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -51,6 +52,14 @@ def render_status(status: Mapping[str, Any]) -> str:
     ]
     if far:
         parts.append(_grid(("COLUMN", "OUT OF RANGE"), far))
+    apart = [
+        (f"{name}.{table_name}.{column['name']}", _APART[column["why"]], column["since"])
+        for name, source in status["sources"].items()
+        for table_name, table in source["tables"].items()
+        for column in table.get("columns_apart", ())
+    ]
+    if apart:
+        parts.append(_grid(("COLUMN", "NOT ALIKE", "SINCE"), apart))
     problems = list(_problems(status))
     if problems:
         parts.append("\n".join(problems))

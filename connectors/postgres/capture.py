@@ -203,8 +203,7 @@ class Capture:
             loads.drop(id)
             self._router.drop(id)
             del self._records[id]
-        for id in now.keys() - self._records.keys():
-            self._records[id] = now[id]
+        self._records.update({id: now[id] for id in now.keys() - self._records.keys()})
         self._watch.use(wanted)
         loads.join(control, wanted.keys, try_again=asked is not None)
 
@@ -250,8 +249,7 @@ class Capture:
 
             router = functools.partial(
                 Router,
-                settings,
-                position.position.epoch,
+                epoch=position.position.epoch,
                 send=producer.send,
                 send_all=producer.send_all,
                 source=side,
@@ -259,7 +257,7 @@ class Capture:
             loads = None
             try:
                 tables = routed_tables(control, self._writer.position)
-                self._router = router(tables=tables)
+                self._router = router(settings, tables=tables)
                 catalog = LoadCatalog(side.connected, lambda: self._settings)
 
                 def hurry() -> None:
@@ -287,7 +285,9 @@ class Capture:
                         catalog=catalog,
                         router=self._router,
                         writer=self._writer,
-                        replay_router=lambda table: router(tables={table.schema.id: table}),
+                        replay_router=lambda table: router(
+                            self._settings, tables={table.schema.id: table}
+                        ),
                         filenodes=side.filenodes,
                         publish=lambda tables: publish_again(self._settings, tables),
                         keep_alive=stream.keep_alive,

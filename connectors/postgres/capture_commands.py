@@ -11,6 +11,7 @@ from cdc.control import TableRecord
 from cdc.daemon.channel import ChildChannel, Command
 from cdc.errors import CdcError, ConfigError
 from cdc.names import TableId
+from cdc.schema_policy import SchemaPolicies
 from cdc.states import ERRORED
 from cdc.table_names import TablePattern
 from connectors.postgres.capture_settings import CaptureSettings
@@ -25,8 +26,8 @@ class CaptureCommands:
     ``snapshot {"tables": [[schema, table], …], "priority": 0}``: a new load of each; done when
     all are Ready. ``pause``, ``resume`` and ``cancel {"tables": …}``: their loads.
     ``tables {"tables": [[schema, table], …], "patterns": […], "keys": [[schema, table, [column,
-    …]], …]}``: capture these tables, with these keys, and those that match; done when that is in
-    control, before new ones are loaded.
+    …]], …], "schema_policies": {…}}``: capture these tables, with these keys, and those that match;
+    done when that is in control, before new ones are loaded.
 
     Args:
         settings: Of the capture.
@@ -147,7 +148,12 @@ class CaptureCommands:
                 raise ConfigError("busy", "the tables are being changed already")
             patterns = tuple(map(TablePattern.from_json, command.args.get("patterns", ())))
             keys = {TableId(*id): tuple(key) for *id, key in command.args.get("keys", ())}
-            settings = dataclasses.replace(self._settings, tables=ids, patterns=patterns, keys=keys)
+            policies = self._settings.schema_policies
+            if "schema_policies" in command.args:
+                policies = SchemaPolicies.from_json(command.args["schema_policies"])
+            settings = dataclasses.replace(
+                self._settings, tables=ids, patterns=patterns, keys=keys, schema_policies=policies
+            )
             self._tables, self._tables_taken = (command, settings), False
             return
         if command.verb == "snapshot":

@@ -14,6 +14,7 @@ from cdc.names import (
     control_topic,
     frontier_topic,
 )
+from cdc.schema_policy import SchemaPolicies
 from cdc.table_names import TablePattern
 
 
@@ -38,6 +39,7 @@ class CaptureSettings:
         tables: The tables of cdc.yaml that are given by their names.
         patterns: Its other entries.
         keys: The keys that it gives.
+        schema_policies: What is done about changes of tables' forms.
         workers: Snapshot workers.
         rows_per_second: Limit of all snapshot workers together; None: no limit.
         version: Of this program, for the envelopes.
@@ -62,6 +64,7 @@ class CaptureSettings:
     rows_per_second: int | None = None
     patterns: tuple[TablePattern, ...] = ()
     keys: Mapping[TableId, tuple[str, ...]] = field(default_factory=dict)
+    schema_policies: SchemaPolicies = field(default_factory=SchemaPolicies)
 
     def matches(self, table: TableId) -> bool:
         """Whether a table matches a pattern: the publication may hold it before we capture it."""

@@ -20,15 +20,16 @@ from cdc.schema import TableSchema
 from cdc.unsent import UNSENT
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.collected import CollectedChanges, wrong_width
-from connectors.postgres.drift import SchemaDrift, added_columns, next_schema
+from connectors.postgres.drift import SchemaDrift
 from connectors.postgres.inserts import insert_columns
 from connectors.postgres.messages import Begin, Delete, Insert, Relation, Truncate, Update
 from connectors.postgres.readahead import ReadAhead
+from connectors.postgres.relations import Relations
 from connectors.postgres.remedies import FIRST
 from connectors.postgres.routes import Change, Route, RoutedTable, Send, SendAll, Source, SpoolRoute
 from connectors.postgres.session import XLOG_HEADER_SIZE
 from connectors.postgres.spool import truncate_of
-from connectors.postgres.spooling import Spooling, undescribed
+from connectors.postgres.spooling import Spooling
 from connectors.postgres.toast import Guesses, RowCache
 
 #: A message up to this size holds no row that the cache would keep.
@@ -56,17 +57,13 @@ class Router:
         send_all: SendAll,
         source: Source,
     ) -> None:
-        self._settings = settings
+        self._relations = Relations(settings, tables, source)
         self._epoch = epoch
-        self._tables = dict(tables)
         self._spooling = Spooling(epoch, send)
         # Asked for every change.
         self._spools = self._spooling.routes
-        self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
         self._send = send
         self._send_all = send_all
-        self._source = source
-        self._relations: dict[int, Relation] = {}
         # None: a relation that we do not capture.
         self._routes: dict[int, Route | None] = {}
         self._cache = RowCache()
@@ -86,9 +83,7 @@ class Router:
         #: Truncated tables since this router was made.
         self.truncates = 0
         # Changes by table, of routes that were replaced.
-        self._changes: dict[TableId, int] = dict.fromkeys(self._tables, 0)
-        #: Names of relations that had changes and that nobody captures.
-        self.unknown: set[TableId] = set()
+        self._changes: dict[TableId, int] = dict.fromkeys(tables, 0)
         #: Only for a replay (``replay.py``).
         self.guesses = Guesses()
         #: Control records that the open Kafka transaction must hold.
@@ -97,12 +92,12 @@ class Router:
     @property
     def schemas(self) -> dict[TableId, TableSchema]:
         """The newest schema of each table, as far as the stream has told."""
-        return {id: table.schema for id, table in self._tables.items()}
+        return {id: table.schema for id, table in self._relations.tables.items()}
 
     @property
     def reduces(self) -> bool:
         """Whether changes of a table are written only at the end of their transaction."""
-        return any(table.schema.deferrable for table in self._tables.values())
+        return any(table.schema.deferrable for table in self._relations.tables.values())
 
     @property
     def changes(self) -> dict[TableId, int]:
@@ -112,6 +107,11 @@ class Router:
             if route is not None:
                 counted[route.table] += route.changes
         return counted
+
+    def take_unknown(self) -> set[TableId]:
+        """Names of relations that had changes since the last call and that nobody captures."""
+        taken, self._relations.unknown = self._relations.unknown, set()
+        return taken
 
     def take_control(self) -> list[KeyValue]:
         """The control records that are waiting; they count as written."""
@@ -133,7 +133,7 @@ class Router:
             relation: The relation.
             message: The pgoutput message that said so.
         """
-        self._relations[relation.relid] = relation
+        self._relations.tell(relation)
         self._spooling.describe(relation.relid, message)
         self._end_route(relation.relid)
 
@@ -147,17 +147,29 @@ class Router:
 
     def adopt(self, table: RoutedTable) -> None:
         """From here on, events of this table go to its topic, instead of another or of none."""
-        id, relid = table.schema.id, table.schema.relid
-        self._tables[id] = table
-        self._by_relid = {t.schema.relid: id for id, t in self._tables.items()}
-        self._changes.setdefault(id, 0)
-        self._end_route(relid)
+        self._relations.put(table)
+        self._changes.setdefault(table.schema.id, 0)
+        self._end_route(table.schema.relid)
+
+    def follow(self, schema: TableSchema) -> RoutedTable:
+        """From here on, a table has this version of its schema, which control is told of."""
+        before = self._relations.tables[schema.id]
+        if schema.dropped != before.schema.dropped:
+            # Values stand at other places of a row.
+            self._cache.clear()
+        table = RoutedTable(schema, before.topic, before.partitions)
+        self.adopt(table)
+        self.control.append(schema_key_value(schema))
+        return table
+
+    def use(self, settings: CaptureSettings) -> None:
+        """From here on these are the settings."""
+        self._relations.settings = settings
 
     def drop(self, id: TableId) -> None:
         """From here on, events of this table go nowhere."""
-        table = self._tables.pop(id, None)
+        table = self._relations.remove(id)
         if table is not None:
-            self._by_relid.pop(table.schema.relid, None)
             self._end_route(table.schema.relid)
         self._changes.pop(id, None)
 
@@ -371,28 +383,18 @@ class Router:
 
     def _resolve(self, relid: int) -> Route | None:
         """Compare a relation with what we know, and make its route."""
-        relation = self._relations.get(relid)
-        if relation is None:
-            raise undescribed(relid)
-        name = TableId(relation.namespace or "pg_catalog", relation.name)
-        id = self._by_relid.get(relid, name)
-        table = self._tables.get(id)
+        table = self._relations.table_of(relid)
         if table is None:
-            self.unknown.add(name)
             self._routes[relid] = None
             return None
+        xid = self._begin.xid if self._begin else 0
         try:
-            added = added_columns(table.schema, relation)
-            if added:
-                names, xid = [c.name for c in added], self._begin.xid if self._begin else 0
-                catalog = self._source.added(table.schema, names, xid)
-                schema = next_schema(table.schema, added, catalog, self.position)
-                table = RoutedTable(schema, table.topic, table.partitions)
-                self._tables[id] = table
-                self.control.append(schema_key_value(schema))
+            schema = self._relations.schema_of(table, relid, xid, self.position)
         except SchemaDrift as drift:
-            raise self._stopped(id, drift.code, drift.reason) from None
-        route = Route(table, encoder_of(table.schema, self._settings.origin))
+            raise self._stopped(table.schema.id, drift.code, drift.reason) from None
+        if schema is not table.schema:
+            table = self.follow(schema)
+        route = Route(table, encoder_of(table.schema, self._relations.settings.origin))
         self._routes[relid] = route
         return route
 
@@ -406,7 +408,7 @@ class Router:
         return SourceStopped(
             code,
             reason,
-            table=self._settings.name_of(table),
+            table=self._relations.settings.name_of(table),
             position=str(self.position),
             remedy=FIRST.get(code),
         )

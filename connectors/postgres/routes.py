@@ -10,7 +10,7 @@ from cdc.batch_encoder import BatchEncoder
 from cdc.envelope import RowEncoder
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from connectors.postgres.drift import AddedColumn
+from connectors.postgres.drift import CatalogColumn
 from connectors.postgres.messages import Delete, Insert, Update
 from connectors.postgres.net_effect import NetEffect
 from connectors.postgres.reread import Values, Wanted
@@ -46,10 +46,10 @@ class RoutedTable:
 class Source(Protocol):
     """What the router has to ask the source itself; a test gives its own."""
 
-    def added(
+    def columns(
         self, schema: TableSchema, names: Sequence[str], xid: int
-    ) -> Mapping[str, AddedColumn]:
-        """What the catalog says of new columns once the transaction is visible."""
+    ) -> Mapping[str, CatalogColumn]:
+        """What the catalog says of columns once the transaction is visible."""
 
     def reread(
         self, schema: TableSchema, columns: Sequence[int], wanted: Sequence[Wanted]

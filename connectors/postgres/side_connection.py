@@ -24,7 +24,7 @@ from connectors.postgres.catalog import (
     wire_type,
 )
 from connectors.postgres.client import connect_sql
-from connectors.postgres.drift import AddedColumn
+from connectors.postgres.drift import CatalogColumn
 from connectors.postgres.failures import mapped_errors
 from connectors.postgres.publication import PublicationInfo, inspect_publication
 from connectors.postgres.reread import Connection, Rereader, Values, Wanted, extend_xid
@@ -145,7 +145,9 @@ class SideConnection:
         #: Highest number of a column, by relation id, that is no news.
         self.widths: dict[int, int] = {}
 
-    def added(self, schema: TableSchema, names: Sequence[str], xid: int) -> dict[str, AddedColumn]:
+    def columns(
+        self, schema: TableSchema, names: Sequence[str], xid: int
+    ) -> dict[str, CatalogColumn]:
         """What the catalog says of these columns of a table now; unknown ones are left out.
 
         Waits until the transaction is visible: the stream can be ahead of what a query sees.
@@ -158,10 +160,12 @@ class SideConnection:
         Raises:
             CdcError: As ``failures.server_error``.
         """
-        width = self.widths.get(schema.relid) or max(column.id for column in schema.columns)
+        width = self.widths.get(schema.relid) or max(
+            column.id for column in (*schema.columns, *schema.dropped)
+        )
         while True:
             connection = self.connected()
-            with mapped_errors("read new columns"):
+            with mapped_errors("read the columns of a table"):
                 ((next_xid,),) = connection.execute(
                     "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
                 ).fetchall()
@@ -174,7 +178,7 @@ class SideConnection:
             time.sleep(_RETRY_S)
         known = self.filenodes.get(schema.relid)
         return {
-            row[1]: AddedColumn(
+            row[1]: CatalogColumn(
                 number=row[2],
                 type=row[3],
                 type_oid=row[4],

@@ -8,12 +8,13 @@ that no event has told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cdc.control import TableRecord
 from cdc.names import TableId
-from cdc.schema import TableSchema
+from cdc.schema import Column, TableSchema
+from cdc.schema_policy import Action, SchemaPolicy, action_on
 
 #: First letters of the parts in ``TableRecord.types``.
 COLUMN, COMPOSITE, ENUM, WIDTH = "a", "c", "e", "w"
@@ -65,6 +66,10 @@ class TableIdentity:
     keys: frozenset[tuple[frozenset[str], bool]] = frozenset()
     not_in_wal: tuple[str, ...] = ()
 
+    def has_columns_of(self, schema: TableSchema) -> bool:
+        """Whether its columns are those of a schema, by name."""
+        return {c.name for c in self.columns} == set(schema.column_names)
+
 
 @dataclass(frozen=True, slots=True)
 class Partition:
@@ -89,18 +94,18 @@ class SilentChange:
     Args:
         code: As the stream would name it.
         reason: What differs; holds no value.
+        column: That is gone.
     """
 
     code: str
     reason: str
+    column: Column | None = None
 
 
-def silent_change(
+def silent_changes(
     schema: TableSchema, record: TableRecord, now: TableIdentity
-) -> SilentChange | None:
-    """What the stream has not told of a table, if anything that its derived table needs.
-
-    New columns that are NULL in every row need nothing until an event has them.
+) -> Iterator[SilentChange]:
+    """What the stream has not told of a table.
 
     Args:
         schema: The newest one that the stream has shown.
@@ -108,32 +113,33 @@ def silent_change(
         now: How it is.
     """
     if now.identity != schema.identity:
-        return SilentChange("identity_changed", "the replica identity was changed")
+        yield SilentChange("identity_changed", "the replica identity was changed")
     there = {column.name: column for column in now.columns}
+    numbers = {column.number: column for column in now.columns}
     for column in schema.columns:
         seen = there.get(column.name)
-        if seen is None:
-            return SilentChange("column_dropped", f"column {column.name} was dropped or renamed")
-        if seen.number != column.id:
-            return SilentChange("column_replaced", f"column {column.name} is another one now")
-        if (seen.type_oid, seen.typmod) != (column.type_oid, column.typmod):
-            return SilentChange("column_retyped", f"the type of column {column.name} was changed")
+        if column.hidden:
+            continue  # nothing is derived from it
+        if seen is None and column.name in schema.key:
+            yield SilentChange("key_changed", f"column {column.name} of the key is gone")
+        elif seen is None and schema.counted:
+            yield SilentChange("columns_changed", f"column {column.name} is gone")
+        elif seen is None:
+            yield _gone(column, numbers.get(column.id))
+        elif seen.number != column.id:
+            yield SilentChange("column_replaced", f"column {column.name} is another one now")
+        elif (seen.type_oid, seen.typmod) != (column.type_oid, column.typmod):
+            yield SilentChange("column_retyped", f"the type of column {column.name} was changed")
     if schema.identity == "f" and schema.key and not _holds_key(schema, now):
-        return SilentChange(
+        yield SilentChange(
             "key_lost",
             f"the key ({', '.join(schema.key)}) is none any more: its index was dropped or "
             "altered, or a column may be NULL, so two rows can be the same in it",
         )
-    known = set(schema.column_names)
-    for seen in now.columns:
-        if seen.filled and seen.name not in known:
-            return SilentChange(
-                "column_default",
-                f"column {seen.name} was added with a default: rows that were there before hold a "
-                "value that no event tells",
-            )
-    if len(now.columns) > len(known) and record.filenode not in (None, now.filenode):
-        return SilentChange(
+    added = [seen for seen in now.columns if seen.name not in schema.column_names]
+    yield from map(_added, added)
+    if added and record.filenode not in (None, now.filenode):
+        yield SilentChange(
             "table_rewritten",
             "columns were added and the table rewritten: rows that were there before may hold a "
             "value that no event tells",
@@ -141,18 +147,57 @@ def silent_change(
     before = record.types or {}
     altered = any(before.get(part, text) != text for part, text in _of(COLUMN, now))
     if altered and record.filenode not in (None, now.filenode) and not schema.partitioned:
-        return SilentChange(
-            "table_rewritten",
+        yield SilentChange(
+            "values_rewritten",
             "the table was rewritten and columns of it were altered: rows that were there before "
             "may hold other values (ALTER COLUMN … TYPE … USING), and no event tells",
         )
     if any(before.get(part, text) != text for part, text in _of(ENUM + COMPOSITE, now)):
-        return SilentChange(
+        yield SilentChange(
             "type_changed",
             "a label of an enum was renamed, or the attributes of a composite type were changed: "
             "rows that were there before read otherwise now, and no event tells",
         )
-    return None
+
+
+def _gone(column: Column, now: SeenColumn | None) -> SilentChange:
+    if now is None:
+        return SilentChange("column_dropped", f"column {column.name} was dropped", column)
+    return SilentChange("column_renamed", f"column {column.name} was renamed to {now.name}", column)
+
+
+def _added(seen: SeenColumn) -> SilentChange:
+    if seen.filled:
+        return SilentChange(
+            "column_default",
+            f"column {seen.name} was added with a default: rows that were there before hold a "
+            "value that no event tells",
+        )
+    return SilentChange("column_added", f"column {seen.name} was added")
+
+
+def to_act_on(
+    changes: Iterable[SilentChange], policy: SchemaPolicy
+) -> tuple[SilentChange | None, list[Column]]:
+    """What has to be done about changes that the stream has not told of.
+
+    New columns that the derived table needs no value of need nothing until an event has them.
+
+    Args:
+        changes: All of a table.
+        policy: Of the table.
+
+    Returns:
+        The change that ends the table's topic, if one does; and the columns that are gone.
+    """
+    gone = []
+    for change in changes:
+        action = action_on(change.code, policy)
+        if action in (Action.RELOAD, Action.STOP):
+            return change, []
+        if change.column is not None:
+            gone.append(change.column)
+    return None, gone
 
 
 def _holds_key(schema: TableSchema, now: TableIdentity) -> bool:
@@ -174,7 +219,7 @@ def known_types(schema: TableSchema, record: TableRecord, now: TableIdentity) ->
     """
     types = dict(now.types)
     if record.types and WIDTH in record.types:
-        ids = (column.id for column in schema.columns)
+        ids = (column.id for column in (*schema.columns, *schema.dropped) if not column.hidden)
         types[WIDTH] = str(max(int(record.types[WIDTH]), *ids))
     return types
 

@@ -19,6 +19,7 @@ from cdc.position import Position
 from cdc.schema import TableSchema
 from connectors.postgres.aside import errored_records
 from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.drift import not_followed, without_columns
 from connectors.postgres.load_catalog import reachable
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.matching import matching_tables
@@ -31,8 +32,9 @@ from connectors.postgres.silent import (
     SilentChange,
     TableIdentity,
     known_types,
-    silent_change,
+    silent_changes,
     silent_partitions,
+    to_act_on,
 )
 from connectors.postgres.startcheck import check_identity, check_publication
 from connectors.postgres.table_set import table_changes
@@ -100,10 +102,9 @@ class SourceWatch:
             CdcError: As ``look``.
         """
         now = time.monotonic()
-        if self._router.unknown:
-            seen, self._router.unknown = self._router.unknown, set()
-            if any(self._settings.matches(id) for id in seen - self._records.keys()):
-                self._looked = 0.0
+        seen = self._router.take_unknown() - self._records.keys()
+        if any(self._settings.matches(id) for id in seen):
+            self._looked = 0.0
         if self._router.truncates > self._truncates:
             self._truncates = self._router.truncates
             self._looked, self._often_until = 0.0, now + _OFTEN_FOR_S
@@ -146,18 +147,32 @@ class SourceWatch:
         Raises:
             SourceStopped: The stream has not told of a change, and will not.
         """
-        change = silent_change(schema, self._records[id], now)
+        policy = self._settings.schema_policies.of(id)
+        change, gone = to_act_on(silent_changes(schema, self._records[id], now), policy)
         change = change or self._partitions_changed(id, now)
         if change is _LATER:
             return
-        if change is not None:
-            self._suspect(id, now, change)
-            return
-        self._suspects.pop(id, None)
-        self._as_known(id, schema, now)
+        if change is None and not gone:
+            self._suspects.pop(id, None)
+            self._as_known(id, schema, now)
+        elif self._stream_is_past(id, now):
+            if change is not None:
+                raise SourceStopped(
+                    change.code,
+                    change.reason,
+                    table=self._settings.name_of(id),
+                    position=str(self._good.get(id, self._writer.position)),
+                )
+            log.info(
+                "columns dropped",
+                table=self._settings.name_of(id),
+                columns=[column.name for column in gone],
+            )
+            self._router.follow(without_columns(schema, gone, policy, self._writer.position))
 
     def _set_aside(self, stopped: SourceStopped) -> None:
         """From here on the source goes on without a table; its next load begins anew."""
+        stopped = self._by_policy(stopped)
         log.error("set aside", **stopped.to_json())
         for record in errored_records(
             self._settings, self._records, stopped, self._writer.position
@@ -169,7 +184,7 @@ class SourceWatch:
 
     def _as_known(self, id: TableId, schema: TableSchema, now: TableIdentity) -> None:
         """Remember how a table looks that is as the stream has told."""
-        if len(now.columns) != len(schema.columns):
+        if not now.has_columns_of(schema):
             # A column that is on its way: whether it was added by a rewrite is judged by the
             # file from before.
             return
@@ -209,32 +224,37 @@ class SourceWatch:
             self._partitions[id] = there
         return change
 
-    def _suspect(self, id: TableId, now: TableIdentity, change: SilentChange) -> None:
-        """A table differs: an event that tells of it may be on its way.
+    def _by_policy(self, stopped: SourceStopped) -> SourceStopped:
+        """The same, of the code that says whether the next load begins by itself."""
+        (id,) = [id for id in self._records if self._settings.name_of(id) == stopped.table]
+        policy = self._settings.schema_policies.of(id)
+        drift = not_followed(stopped.code, stopped.message, policy)
+        return SourceStopped(
+            drift.code,
+            drift.reason,
+            table=stopped.table,
+            position=stopped.position,
+            remedy=stopped.remedy,
+        )
 
-        Raises:
-            SourceStopped: The stream is past that, and has told nothing.
-        """
+    def _stream_is_past(self, id: TableId, now: TableIdentity) -> bool:
+        """Whether no event can be on its way that tells why a table differs."""
         seen, lsn = self._suspects.get(id, (None, 0))
         if seen != now:
             self._suspects[id] = now, reachable(self._side.insert_lsn())
             self._often_until = time.monotonic() + _OFTEN_FOR_S
-            return
+            return False
         if self._writer.end_lsn < lsn:
             self._hurry()
             self._often_until = time.monotonic() + _OFTEN_FOR_S
-            return
+            return False
         del self._suspects[id]
-        raise SourceStopped(
-            change.code,
-            change.reason,
-            table=self._settings.name_of(id),
-            position=str(self._good.get(id, self._writer.position)),
-        )
+        return True
 
     def use(self, settings: CaptureSettings) -> None:
-        """From here on these are the settings."""
+        """From here on these are the settings, the router's, too."""
         self._settings = settings
+        self._router.use(settings)
 
     def _came_and_went(self) -> tuple[TableId, ...]:
         """Compare the tables that match patterns with those that we have; which are gone."""

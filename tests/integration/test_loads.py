@@ -6,19 +6,17 @@ stories' statements are run before the first chunk, between chunks, and after th
 
 import contextlib
 import dataclasses
-import socket
 import threading
 import time
-from typing import Any
 
 import pytest
 
-from cdc.daemon.channel import ChildChannel, LineBuffer, encode_line
 from cdc.log.admin import LogAdmin
 from cdc.log.topics import table_topic
 from cdc.names import TableId
 from cdc.states import ABANDONED, CATCHING_UP, DONE, READY, REMOVED, SNAPSHOTTING
 from connectors.postgres.handover import Handover
+from tests.support.asking import Asking
 from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
 from tests.support.gated import Gate
 from tests.support.standby import commits_held
@@ -267,42 +265,6 @@ def test_whatever_happens_while_a_table_is_loaded(loading):
 def asking():
     with contextlib.ExitStack() as stack:
         yield lambda source: stack.enter_context(contextlib.closing(Asking(source)))
-
-
-class Asking:
-    """A channel on which the test asks, as the daemon would."""
-
-    def __init__(self, source):
-        self._ours, theirs = socket.socketpair()
-        self._lines = LineBuffer()
-        self.answers: list[Any] = []
-        self._channel = source.channel = ChildChannel(theirs)
-
-    def close(self):
-        self._ours.close()
-        self._channel.close()
-
-    def ask(self, id, *tables, verb="snapshot", **more):
-        names = [["public", table] for table in tables]
-        command = {"id": id, "verb": verb, "args": {"source": SOURCE, "tables": names, **more}}
-        self._ours.sendall(encode_line(command))
-
-    def answer(self, source, id):
-        """The end of a command."""
-
-        def ended():
-            self._ours.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                self.answers += self._lines.feed(self._ours.recv(1 << 20))
-            return bool(self._ends(id))
-
-        source.wait_until(ended, 60, f"the answer to {id}")
-        return self._ends(id)[0]
-
-    def _ends(self, id):
-        return [
-            line for line in self.answers if line.get("id") == id and line["state"] != "running"
-        ]
 
 
 def test_a_table_is_loaded_anew_while_it_is_served(loading, asking):

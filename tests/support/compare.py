@@ -89,6 +89,7 @@ def log_rows(bootstrap, source, table, prefix=""):
         record = control.tables[table]
         schema = control.schema_at(table, record.load, frontier.position)
         assert schema is not None
+        schema = schema.derived()
         truncate = control.newest_truncate(table, record.load, frontier.position)
         ends = frontier.ends[record.topic]
         if schema.counted:
@@ -102,7 +103,9 @@ def log_rows(bootstrap, source, table, prefix=""):
     assert_positions_grow(records)
     rows = (
         _row(schema, outcome.row)
-        for outcome in fold(records, frontier.position, truncate).values()
+        for outcome in fold(
+            records, frontier.position, truncate, columns=schema.column_names
+        ).values()
         if outcome.row is not None
     )
     return schema, by_key(schema, rows)

@@ -4,6 +4,7 @@
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,16 @@ def control_records():
     )
     wired = table_schema(*looked_through, version=3)
     pairs["schema with a domain and arrays"] = schema_key_value(wired)
+    apart = replace(
+        schema,
+        columns=(*schema.columns[:-1], replace(schema.columns[-1], hidden=True)),
+        dropped=(
+            column(90, "kept", codecs.TEXT),
+            replace(column(91, "gone", codecs.INT4), hidden=True),
+        ),
+        version=4,
+    )
+    pairs["schema with columns that are dropped and ignored"] = schema_key_value(apart)
     pairs["truncate"] = truncate_key_value(
         orders, 1, Position(0, 0x16B3790, 2), cascade=True, restart_identity=False
     )

@@ -8,6 +8,7 @@ import pytest
 from cdc.control import ControlState, LoadRecord, OffsetRecord, SourceRecord, TableRecord
 from cdc.envelope import parse_record
 from cdc.frontier import FrontierRecord
+from cdc.schema import TableSchema
 from tests.support.golden import FILES, FOLDER
 
 
@@ -51,7 +52,12 @@ def test_control_records_read_back():
         assert isinstance(record, SourceRecord | OffsetRecord | TableRecord | LoadRecord)
         key, value = record.to_key_value()
         assert (key.decode(), value.decode()) in written
-    assert [s.version for by in state.schemas.values() for s in by.values()] == [2, 3]
+    assert [s.version for by in state.schemas.values() for s in by.values()] == [2, 3, 4]
+    for raw in golden("control_records.json").values():
+        if raw["key"].startswith('["schema"'):
+            _, _, _, load, version = json.loads(raw["key"])
+            read = TableSchema.from_record(load, version, json.loads(raw["value"]))
+            assert read.to_record() == json.loads(raw["value"])
     assert len(state.truncates) == 1
 
 

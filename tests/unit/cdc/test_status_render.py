@@ -13,8 +13,8 @@ REPLICA: dict[str, object] = {
 }
 
 
-def shown(**replica):
-    table = {"state": "Ready", "load": 1, "topic": "t", "loading": None}
+def shown(apart=(), **replica):
+    table = {"state": "Ready", "load": 1, "topic": "t", "loading": None, "columns_apart": apart}
     source = {
         "state": "Ready",
         "end_lsn": "0/16B3780",
@@ -38,3 +38,9 @@ def test_values_out_of_range_are_shown_by_column():
         ["shop.public.t.at", "1"],
         ["shop.public.t.ends_on", "12,345"],
     ]
+
+
+def test_columns_that_only_one_side_has_are_shown():
+    assert "NOT ALIKE" not in shown()
+    text = shown([{"name": "n", "why": "dropped", "since": "P"}])
+    assert "shop.public.t.n  dropped at the source, NULL here  P" in text

@@ -1,5 +1,6 @@
 """Routing of changes: positions, TOAST values, schema versions, and what stops the source."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -10,9 +11,10 @@ from cdc.envelope import parse_record
 from cdc.errors import LogError, ProtocolViolation, SourceStopped
 from cdc.log.partition import partition_of
 from cdc.names import TableId
+from cdc.schema_policy import SchemaPolicies
 from cdc.unsent import UNSENT
 from connectors.postgres.capture_settings import CaptureSettings
-from connectors.postgres.drift import AddedColumn
+from connectors.postgres.drift import CatalogColumn
 from connectors.postgres.messages import (
     Begin,
     Commit,
@@ -52,14 +54,14 @@ class FakeSource:
     """Answers what the test put in; records what was asked."""
 
     def __init__(self):
-        self.columns = {}
+        self.catalog = {}
         self.values = {}
         self.asked = []
         self.calls = 0
         self.invisible: set[int] = set()
 
-    def added(self, schema, names, xid):
-        return {name: self.columns[name] for name in names if name in self.columns}
+    def columns(self, schema, names, xid):
+        return {name: self.catalog[name] for name in names if name in self.catalog}
 
     def reread(self, schema, columns, wanted):
         self.calls += 1
@@ -328,7 +330,7 @@ def with_note():
 
 def test_an_added_column_makes_a_version_with_its_first_event(at):
     at.change(insert(1))
-    at.source.columns["note"] = AddedColumn(4, "text", codecs.TEXT, -1, None, False, False)
+    at.source.catalog["note"] = CatalogColumn(4, "text", codecs.TEXT, -1, None, False, False)
     at.router.relation(with_note(), b"R")
     assert at.router.take_control() == []
     (record,) = at.change(Insert(RELID, (b"2", b"x", b"1", b"new")))
@@ -346,11 +348,32 @@ def test_an_added_column_makes_a_version_with_its_first_event(at):
 
 def test_a_column_added_within_the_transaction_is_not_in_its_earlier_rows(at):
     at.change(insert(1, BIG))
-    at.source.columns["note"] = AddedColumn(4, "text", codecs.TEXT, -1, None, False, False)
+    at.source.catalog["note"] = CatalogColumn(4, "text", codecs.TEXT, -1, None, False, False)
     at.router.relation(with_note(), b"R")
     (record,) = at.change(Update(RELID, "", None, (b"1", UNSENT, b"2", UNSENT)))
     assert record.after["big"] == BIG.decode()
     assert record.unchanged == ("note",)
+
+
+def test_values_before_a_dropped_column_are_not_taken_for_those_of_others(at):
+    wide = table_schema(
+        ("id", codecs.INT4), ("big", codecs.TEXT), ("more", codecs.TEXT), ("n", codecs.INT4), lsn=1
+    )
+    columns = tuple(RelationColumn(c.name, c.type_oid, -1, c.name == "id") for c in wide.columns)
+    at = Setup(wide, Relation(RELID, "public", "orders", "d", columns))
+    at.source.catalog = {
+        c.name: CatalogColumn(c.id, c.type, c.type_oid, -1, None, False, False)
+        for c in wide.columns
+        if c.name != "big"
+    }
+    at.source.values = {1: b"re-read"}
+    at.change(Insert(RELID, (b"1", BIG, b"m" * 2000, b"1")))
+    at.router.relation(Relation(RELID, "public", "orders", "d", (columns[0], *columns[2:])), b"R")
+    (record,) = at.change(Update(RELID, "", None, (b"1", UNSENT, b"2")))
+    assert record.after == {"id": 1, "more": "re-read", "n": 2}
+    assert (record.unchanged, record.schema_version) == (("more",), 2)
+    ((_, value),) = at.router.take_control()
+    assert [c["name"] for c in json.loads(value)["dropped"]] == ["big"]
 
 
 def test_a_relation_is_compared_only_when_a_change_needs_it(at):
@@ -368,14 +391,26 @@ def stopped(at, event):
     return caught.value
 
 
-def test_a_dropped_column_stops_and_names_table_position_and_remedy(at):
+def test_a_retyped_column_stops_and_names_table_position_and_remedy(at):
     at.change(insert(1))
-    at.router.relation(Relation(RELID, "public", "orders", "d", RELATION.columns[:2]), b"R")
-    error = stopped(at, Insert(RELID, (b"1", b"x")))
-    assert error.code == "column_dropped"
+    retyped = (*RELATION.columns[:2], RelationColumn("n", codecs.INT8, -1, False))
+    at.router.relation(Relation(RELID, "public", "orders", "d", retyped), b"R")
+    error = stopped(at, Insert(RELID, (b"1", b"x", b"1")))
+    assert error.code == "column_retyped"
     assert error.table == "shop.public.orders"
     assert error.position == "0000-00000000000003E8-00000002"
     assert at.router.control == []
+
+
+def test_the_policies_are_those_of_the_newest_settings(at):
+    at.change(insert(1))
+    at.source.catalog["note"] = CatalogColumn(4, "text", codecs.TEXT, -1, None, False, False)
+    at.router.use(dataclasses.replace(SETTINGS, schema_policies=SchemaPolicies("exception")))
+    at.router.relation(with_note(), b"R")
+    error = stopped(at, Insert(RELID, (b"2", b"x", b"1", b"new")))
+    assert (error.code, error.table) == ("schema_change", "shop.public.orders")
+    assert "column note was added" in error.message and "exception" in error.message
+    assert error.remedy
 
 
 def test_a_table_that_is_created_again_stops(at):

@@ -133,6 +133,10 @@ def test_reload(folder, capsys, daemon):  # noqa: F811
         "tables": [["public", "t"]],
         "patterns": [],
         "keys": [],
+        "schema_policies": {
+            "default": "lenient",
+            "tables": [[{"name": "public.t", "except": []}, "lenient"]],
+        },
     }
     assert daemon == [("tables", told)]
     path = folder / "cdc.yaml"
@@ -145,4 +149,5 @@ def test_reload(folder, capsys, daemon):  # noqa: F811
     ]
     patterns = [{"name": "a.*", "except": ["a.b"]}]
     told |= {"patterns": patterns, "keys": [["public", "t", ["a", "b"]]]}
+    told["schema_policies"]["tables"].append([patterns[0], "lenient"])
     assert daemon[1] == ("tables", told)

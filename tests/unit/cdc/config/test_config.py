@@ -232,11 +232,6 @@ def test_all_problems_are_told_at_once():
         ("name: public.orders", "name: public.orders\n        delta: {x: 1}", "tables[1].delta"),
         (
             "name: public.orders",
-            "name: public.orders\n        schema_policy: evolve",
-            "tables[1].schema_policy",
-        ),
-        (
-            "name: public.orders",
             "name: public.orders\n        history: 1d",
             "tables[1].history",
         ),
@@ -274,6 +269,29 @@ def test_a_table_has_a_key_of_its_own():
 )
 def test_a_key_that_is_none(entry, told):
     assert told in failing(changed("name: public.orders", entry)).message
+
+
+def test_schema_policies_are_of_tables_before_patterns_before_the_source():
+    plain = parse(REMOTE).sources["shop"]
+    assert plain.schema_policies.of(TableId("public", "orders")) == "lenient"
+    text = changed(
+        "      - name: public.orders",
+        '      - {name: "public.*", schema_policy: ignore}\n'
+        "      - {name: public.orders, schema_policy: exception}\n"
+        "    schema_policy: try_evolve",
+    )
+    policies = parse(text).sources["shop"].schema_policies
+    assert policies.of(TableId("public", "orders")) == "exception"
+    assert policies.of(TableId("public", "customers")) == "try_evolve"
+    assert policies.of(TableId("public", "others")) == "ignore"
+
+
+def test_an_unknown_schema_policy_names_its_place():
+    error = failing(
+        changed("name: public.orders", "name: public.orders\n        schema_policy: evolv")
+    )
+    assert error.message.startswith("cdc.yaml:14:")
+    assert "tables[1].schema_policy" in error.message and "evolve" in error.message
 
 
 CANARY = "c4nary-s3cret"

@@ -94,6 +94,19 @@ def test_columns_added_later_are_null():
     assert tail.rows == [(1, None, None, None)]
 
 
+def test_a_dropped_column_counts_no_more_in_records_that_have_it():
+    big = SCHEMA.column("big")
+    after = replace(SCHEMA, version=2, columns=SCHEMA.columns[:2], dropped=(big,))
+    tail = fold(
+        record(0, after={"id": 1, "n": "1", "big": "old"}),
+        # Its value was never told, and nobody can tell it any more.
+        record(1, b'{"id":2}', op="u", after={"id": 2, "n": "2"}, unchanged=("big",)),
+        schema=after,
+        versions={1: SCHEMA, 2: after},
+    )
+    assert sorted(tail.rows) == [(1, Decimal("1")), (2, Decimal("2"))]
+
+
 def test_versions_that_are_unknown_or_changed():
     with pytest.raises(LogError) as lost:
         fold(record(0, version=3, after={"id": 1}))
