@@ -200,18 +200,21 @@ def digest(lines: Sequence[str]) -> tuple[int, str]:
 
 
 def find_cases(places: Sequence[Path]) -> list[Path]:
-    """The files of all folders and files given, each folder's in the order of their names.
+    """The files of all folders and files given, each once, a folder's in the order of their names.
 
     Raises:
-        BadCase: Nothing is there.
+        BadCase: Nothing is there, or two of them have one name.
     """
-    found: list[Path] = []
+    found: dict[str, Path] = {}
     for place in places:
         files = sorted(place.glob("*.yaml")) if place.is_dir() else [place]
         if not files or not all(file.is_file() for file in files):
             raise BadCase(f"{place}: no case there")
-        found += files
-    return found
+        for file in files:
+            other = found.setdefault(file.stem, file)
+            if other.resolve() != file.resolve():
+                raise BadCase(f"{file}: {other} has the same name; run them one after the other")
+    return list(found.values())
 
 
 def load_case(path: Path) -> Case:

@@ -125,8 +125,14 @@ def test_a_folder_gives_its_cases_in_order_and_nothing_there_is_an_error(tmp_pat
     for name in ("b.yaml", "a.yaml", "notes.md"):
         (tmp_path / name).touch()
     assert [file.name for file in find_cases([tmp_path])] == ["a.yaml", "b.yaml"]
+    twice = find_cases([tmp_path / "b.yaml", tmp_path])
+    assert [file.name for file in twice] == ["b.yaml", "a.yaml"]
     with pytest.raises(BadCase):
         find_cases([tmp_path / "c.yaml"])
     (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.yaml").touch()
+    with pytest.raises(BadCase, match="has the same name"):
+        find_cases([tmp_path, tmp_path / "other"])
     with pytest.raises(BadCase):
         find_cases([tmp_path / "empty"])
