@@ -300,7 +300,8 @@ _add("time", _TIMES, key=True)
 _add("time(3)", _TIMES)
 _add("timetz", st.builds("{}{}".format, _TIMES, _ZONES), key=True)
 _add("timestamp", _MOMENTS, far=_FAR_MOMENTS, key=True, becomes=("text", "timestamp(3)"))
-_add("timestamp(3)", _INNER, far=_FAR_MOMENTS)
+# The last microsecond would be rounded up to a text that Postgres prints, and does not take.
+_add("timestamp(3)", _INNER, far=_FAR_MOMENTS.filter(lambda text: ".999999" not in text))
 _add("timestamptz", st.builds(_zoned, _INNER, _ZONES),
      far=st.builds(_zoned, _FAR_MOMENTS, st.just("+00")), key=True, becomes=("text",),
      volatile="('2024-02-29'::timestamptz + random() * interval '0')")  # fmt: skip
