@@ -39,3 +39,40 @@ RELATION_FILE: Final = f"""
                FROM {PARTITION_TREE.format(oid="{c}.oid")} member)
          ELSE {{c}}.relfilenode::bigint END
 """  # noqa: S608  (put together from constants)
+
+#: Labels of the enums and attributes of the composite types that values of a table's columns can
+#: have, wherever in them; who altered each column last; and how many columns there ever were.
+#: ``c`` is pg_class. What ``TableRecord.types`` holds.
+VALUE_TYPES: Final = """
+    (WITH RECURSIVE parts AS (
+         SELECT a.atttypid AS type FROM pg_catalog.pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         UNION
+         SELECT next.type FROM parts
+         JOIN pg_catalog.pg_type t ON t.oid = parts.type
+         CROSS JOIN LATERAL (
+             SELECT t.typelem AS type WHERE t.typelem <> 0
+             UNION ALL SELECT t.typbasetype WHERE t.typbasetype <> 0
+             UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid = r.rngtypid
+             UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                       WHERE t.typrelid <> 0 AND a.attrelid = t.typrelid
+                         AND a.attnum > 0 AND NOT a.attisdropped
+         ) next
+     )
+     SELECT jsonb_object_agg(found.part, found.text)
+     FROM (SELECT 'e' || e.oid, e.enumlabel::text
+           FROM pg_catalog.pg_enum e WHERE e.enumtypid IN (SELECT type FROM parts)
+           UNION ALL
+           SELECT 'c' || t.typrelid,
+                  string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', '
+                             ORDER BY a.attnum)
+           FROM pg_catalog.pg_type t
+           JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid
+           WHERE t.oid IN (SELECT type FROM parts) AND t.typrelid <> 0
+             AND a.attnum > 0 AND NOT a.attisdropped
+           GROUP BY t.typrelid
+           UNION ALL
+           SELECT 'a' || a.attnum, a.xmin::text FROM pg_catalog.pg_attribute a
+           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+           UNION ALL SELECT 'w', c.relnatts::text) AS found(part, text))
+"""

@@ -136,7 +136,7 @@ class Beginning:
                     relid=definition.relid,
                     filenode=definition.filenode,
                     pub_rel=pub_rel_of(definition),
-                    types=None,
+                    types=dict(definition.types) or None,
                 )
                 changed.append(table.to_key_value())
         failpoint("before_spooling")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import psycopg
 from cdc.names import TableId
 from cdc.position import Position, parse_lsn
 from cdc.schema import Column, TableSchema, WireType
-from cdc.source_sql import PARTITION_TREE, RELATION_FILE
+from cdc.source_sql import PARTITION_TREE, RELATION_FILE, VALUE_TYPES
 from connectors.postgres.failures import mapped_errors
 
 #: cdc.yaml gives no table a key of its own.
@@ -87,6 +87,7 @@ class TableDefinition:
             of one FOR ALL TABLES its own.
         not_in_wal: Partitions whose changes are not in the WAL.
         wanted_key: The key that cdc.yaml gives; None: it leaves that to us.
+        types: As ``TableRecord.types``.
     """
 
     id: TableId
@@ -109,6 +110,7 @@ class TableDefinition:
     pub_rel: tuple[int, int] | None
     not_in_wal: tuple[str, ...] = ()
     wanted_key: tuple[str, ...] | None = None
+    types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> IndexDefinition | None:
@@ -303,7 +305,8 @@ _TABLES = f"""
            pg_has_role(c.relowner, 'USAGE'),
            pg_get_userbyid(c.relowner)::text,
            coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
-           {NOT_IN_WAL}
+           {NOT_IN_WAL},
+           {VALUE_TYPES}
     FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
@@ -377,6 +380,7 @@ def _definition(row: tuple[Any, ...], keys: Mapping[TableId, tuple[str, ...]]) -
         pub_rel=None if row[18] is None else (row[18], row[19]),
         not_in_wal=tuple(row[20]),
         wanted_key=keys.get(id),
+        types=row[21] or {},
     )
 
 

@@ -14,7 +14,7 @@ import psycopg
 
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from cdc.source_sql import PARTITION_TREE, RELATION_FILE
+from cdc.source_sql import PARTITION_TREE, RELATION_FILE, VALUE_TYPES
 from connectors.postgres.catalog import (
     KEYS,
     NOT_IN_WAL,
@@ -58,41 +58,6 @@ _ADDED = f"""
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 """  # noqa: S608  (put together from constants)
 
-# Labels of the enums and attributes of the composite types that values of a table's columns can
-# have, wherever in them; who altered each column last; and how many columns there ever were.
-_TYPES = """
-    (WITH RECURSIVE parts AS (
-         SELECT a.atttypid AS type FROM pg_attribute a
-         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-         UNION
-         SELECT next.type FROM parts
-         JOIN pg_type t ON t.oid = parts.type
-         CROSS JOIN LATERAL (
-             SELECT t.typelem AS type WHERE t.typelem <> 0
-             UNION ALL SELECT t.typbasetype WHERE t.typbasetype <> 0
-             UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid = r.rngtypid
-             UNION ALL SELECT a.atttypid FROM pg_attribute a
-                       WHERE t.typrelid <> 0 AND a.attrelid = t.typrelid
-                         AND a.attnum > 0 AND NOT a.attisdropped
-         ) next
-     )
-     SELECT jsonb_object_agg(found.part, found.text)
-     FROM (SELECT 'e' || e.oid, e.enumlabel::text
-           FROM pg_enum e WHERE e.enumtypid IN (SELECT type FROM parts)
-           UNION ALL
-           SELECT 'c' || t.typrelid,
-                  string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', '
-                             ORDER BY a.attnum)
-           FROM pg_type t
-           JOIN pg_attribute a ON a.attrelid = t.typrelid
-           WHERE t.oid IN (SELECT type FROM parts) AND t.typrelid <> 0
-             AND a.attnum > 0 AND NOT a.attisdropped
-           GROUP BY t.typrelid
-           UNION ALL
-           SELECT 'a' || a.attnum, a.xmin::text FROM pg_attribute a
-           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-           UNION ALL SELECT 'w', c.relnatts::text) AS found(part, text))
-"""
 _IDENTITIES = f"""
     SELECT c.oid::bigint, {_FILE},
            coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
@@ -102,7 +67,7 @@ _IDENTITIES = f"""
                              ORDER BY a.attnum)
             FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE}),
-           {_TYPES},
+           {VALUE_TYPES},
            CASE WHEN c.relreplident = 'f' THEN {KEYS} END,
            {NOT_IN_WAL}
     FROM pg_class c

@@ -261,6 +261,21 @@ def test_whatever_happens_while_a_table_is_loaded(loading):
     assert all(record.state == READY for record in source.control().tables.values())
 
 
+def test_a_label_that_is_renamed_while_a_table_is_loaded(loading, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.3)
+    source, gate = loading(["a"])
+    source.execute("create type mood as enum ('sad')", "alter table a add m mood default 'sad'")
+    with source.running():
+        wait_copied(source, ["a"], 0)
+        gate.open_to(2)
+        wait_copied(source, ["a"], 2)
+        source.execute("alter type mood rename value 'sad' to 'blue'")
+        gate.open_to(10_000)
+        source.wait_loaded("a", 2)
+        source.caught_up()
+        assert_log_is_source(source, ["a"])
+
+
 @pytest.fixture
 def asking():
     with contextlib.ExitStack() as stack:
