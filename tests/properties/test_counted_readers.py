@@ -2,22 +2,19 @@
 
 import tempfile
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdc.counted import DIGEST_LENGTH
 from cdc.errors import LogError
-from cdc.lake import KEY_COLUMN, LSN_COLUMN, AppId
+from cdc.lake import KEY_COLUMN, LSN_COLUMN
 from cdc.names import TableId
 from cdc.query.engine import lock, open_connection, run
 from cdc.query.overlay import TableOverlay
-from cdc.query.replica_reader import OpenReplica
 from cdc.query.statement import TableName
 from cdc.query.tail import count_tail
 from cdc.tally import Tally
@@ -27,6 +24,7 @@ from spark_jobs.layout import GONE_COLUMN, Layout
 from spark_jobs.newest import TooLarge
 from spark_jobs.records import Bounds
 from tests.support.counted_histories import SCHEMA, actions, played, texts
+from tests.support.replicas import opened_replica
 
 NAME = TableName("shop", TableId("public", "t"))
 LAYOUT = Layout(SCHEMA, "shop.public.t")
@@ -107,21 +105,8 @@ def written(folder, rows, position):
     """A replica with these rows, in two files."""
     fields = [("v", pa.string()), (LSN_COLUMN, pa.int64()), (KEY_COLUMN, pa.string())]
     held = [{**row, KEY_COLUMN: key} for key, row in rows.items()]
-    for part in range(2):
-        batch = pa.Table.from_pylist(held[part::2], schema=pa.schema(fields))
-        write_deltalake(folder, batch, mode="append")
-    table = DeltaTable(folder)
-    return OpenReplica(
-        version=table.version(),
-        app=AppId("shop", "topic"),
-        position=position,
-        ends=None,
-        written_us=None,
-        columns={"v": "STRING", LSN_COLUMN: "BIGINT", KEY_COLUMN: "STRING"},
-        files=tuple(str(Path(folder) / uri.rsplit("/", 1)[1]) for uri in table.file_uris()),
-        plain=True,
-        table=table,
-    )
+    columns = {"v": "STRING", LSN_COLUMN: "BIGINT", KEY_COLUMN: "STRING"}
+    return opened_replica(folder, held, fields, columns, position, 2)
 
 
 @slow

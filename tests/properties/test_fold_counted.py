@@ -18,19 +18,11 @@ from spark_jobs.layout import Layout
 from spark_jobs.records import Bounds
 from spark_jobs.session import worker_session
 from tests.support.counted_histories import EVERYTHING, SCHEMA, VALUES, played
+from tests.support.raw_records import RAW
 
 pytestmark = pytest.mark.spark
 
 LAYOUT = Layout(SCHEMA, "shop.public.t")
-RAW = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
 
 
 class Held(BaseRows):

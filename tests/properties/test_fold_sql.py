@@ -20,6 +20,7 @@ from spark_jobs.layout import GONE_COLUMN, Layout
 from spark_jobs.records import Bounds
 from spark_jobs.session import worker_session
 from tests.support.histories import random_history
+from tests.support.raw_records import RAW
 from tests.support.schemas import column, table_schema
 
 pytestmark = pytest.mark.spark
@@ -28,15 +29,6 @@ SCHEMA = table_schema(
     column(1, "id", codecs.INT4, not_null=True), ("a", codecs.INT8), column(3, "big")
 )
 LAYOUT = Layout(SCHEMA, "shop.public.orders")
-RAW = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
 
 
 class Held(BaseRows):

@@ -1,22 +1,20 @@
 """Replica at any P, overlaid with the log's tail up to any F, is what the source held at F."""
 
 import tempfile
-from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdc import codecs
-from cdc.lake import KEY_COLUMN, LSN_COLUMN, AppId
+from cdc.lake import KEY_COLUMN, LSN_COLUMN
 from cdc.names import TableId
 from cdc.query.engine import lock, open_connection, run
 from cdc.query.overlay import TableOverlay
-from cdc.query.replica_reader import OpenReplica
 from cdc.query.statement import TableName
 from cdc.query.tail import fold_tail
 from tests.support.histories import key_of, random_history
+from tests.support.replicas import opened_replica
 from tests.support.schemas import table_schema
 
 NAME = TableName("shop", TableId("public", "orders"))
@@ -38,22 +36,9 @@ def write_replica(folder, position, rows, encoded, files):
         {**row, LSN_COLUMN: 1, **({KEY_COLUMN: key.decode()} if encoded else {})}
         for key, row in rows.items()
     ]
-    for part in range(files):
-        batch = pa.Table.from_pylist(held[part::files], schema=pa.schema(fields))
-        write_deltalake(folder, batch, mode="append")
-    table = DeltaTable(folder)
     kinds = {"id": "BIGINT", "a": "BIGINT", "big": "STRING", LSN_COLUMN: "BIGINT"}
-    return OpenReplica(
-        version=table.version(),
-        app=AppId("shop", "topic"),
-        position=position,
-        ends=None,
-        written_us=None,
-        columns={**kinds, KEY_COLUMN: "STRING"} if encoded else kinds,
-        files=tuple(str(Path(folder) / uri.rsplit("/", 1)[1]) for uri in table.file_uris()),
-        plain=True,
-        table=table,
-    )
+    columns = {**kinds, KEY_COLUMN: "STRING"} if encoded else kinds
+    return opened_replica(folder, held, fields, columns, position, files)
 
 
 def answer(history, schema, replica, end):

@@ -8,12 +8,32 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from cdc import codecs
 from cdc.lake import KEY_COLUMN, LSN_COLUMN, AppId, CommitNote
 from cdc.names import lake_folder
 from cdc.position import frontier
+from cdc.query.replica_reader import OpenReplica
+
+
+def opened_replica(folder, held, fields, columns, position, files):
+    """Rows in so many files, some of which may be empty, and as opened at ``position``."""
+    for part in range(files):
+        batch = pa.Table.from_pylist(held[part::files], schema=pa.schema(fields))
+        write_deltalake(folder, batch, mode="append")
+    table = DeltaTable(folder)
+    return OpenReplica(
+        version=table.version(),
+        app=AppId("shop", "topic"),
+        position=position,
+        ends=None,
+        written_us=None,
+        columns=columns,
+        files=tuple(str(Path(folder) / uri.rsplit("/", 1)[1]) for uri in table.file_uris()),
+        plain=True,
+        table=table,
+    )
 
 
 def replica_table(schema, rows):
