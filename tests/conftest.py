@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from cdc.jvm import SHORT_LIVED_JVM
 from tests.support.stack import Stack, open_stack
 from tests.support.stages import Stages
 
@@ -115,8 +116,7 @@ def spark() -> Iterator[Any]:
     # Only here: Spark's Python is slow to import.
     from spark_jobs.session import build_session
 
-    # Short jobs gain nothing from the optimising compiler, which costs half of the time.
-    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    conf = {"spark.driver.extraJavaOptions": " ".join(SHORT_LIVED_JVM)}
     session = build_session("local[2]", "2g", conf)
     yield session
     session.stop()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cdc.config import Config, load_config
 from cdc.errors import ConfigError, EnvironmentProblem
+from cdc.jvm import SHORT_LIVED_JVM
 from cdc.runtime import state_folder
 from deploy.demo.data import TABLES
 from deploy.local.stack import LocalStack
@@ -36,8 +37,7 @@ spark:
   master: local[2]
   driver_memory: 2g
   conf:
-    # A JVM that lives for two minutes would spend much of them on compiling well.
-    spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms2g -Xmn1200m
+    spark.driver.extraJavaOptions: {" ".join(SHORT_LIVED_JVM)} -Xms2g -Xmn1200m
 """
 
 

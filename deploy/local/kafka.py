@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from cdc.errors import EnvironmentProblem
+from cdc.jvm import SHORT_LIVED_JVM
 from deploy.jars import jar_folder
 from deploy.local.java import find_java
 from deploy.local.ports import choose_port, is_free
@@ -222,7 +223,7 @@ class KafkaBroker(LocalServer[KafkaState]):
             str(java),
             f"-Xmx{self._heap_mb}m",
             # No optimising compiler, no collector threads.
-            *(("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC") if self._quick_start or die else ()),
+            *(SHORT_LIVED_JVM if self._quick_start or die else ()),
             "-XX:+ExitOnOutOfMemoryError",
             "-Djava.awt.headless=true",
             f"-Dlog4j2.configurationFile={self.home / 'log4j2.properties'}",

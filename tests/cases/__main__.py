@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.errors import CdcError
+from cdc.jvm import SHORT_LIVED_JVM
 from cdc.logging import configure_logging
 from spark_jobs.session import build_session
 from tests.cases.case import BadCase, find_cases
@@ -22,8 +23,7 @@ from tests.cases.runner import AT_ONCE, Outcome, run_cases
 from tests.support.stack import open_stack
 
 OWN = Path(__file__).parent / "source"
-# Short jobs gain nothing from the optimising compiler, which costs half of the time.
-_SPARK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_SPARK = {"spark.driver.extraJavaOptions": " ".join(SHORT_LIVED_JVM)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc import codecs
+from cdc.jvm import SHORT_LIVED_JVM
 from cdc.lakelock import LOCK_NAME, hold_lake_lock, lock_holder
 from cdc.unsent import UNSENT
 from tests.support.lakes import Lake
@@ -33,7 +34,7 @@ class Project:
 project: test
 log: {{bootstrap_servers: "{gen.bootstrap}", topic_prefix: "{gen.prefix}"}}
 spark: {{master: "local[2]", driver_memory: 1g,
-        conf: {{spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}}}}
+        conf: {{spark.driver.extraJavaOptions: "{" ".join(SHORT_LIVED_JVM)}"}}}}
 sources:
   shop: {{kind: postgres, host: 127.0.0.1, port: 1, database: shop, user: nobody,
           tables: [public.orders]}}

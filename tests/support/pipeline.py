@@ -15,14 +15,14 @@ import psycopg
 
 from cdc.config import load_config
 from cdc.errors import CdcError
+from cdc.jvm import SHORT_LIVED_JVM
 from cdc.log.reader import LogReader
 from cdc.position import parse_lsn
 from cdc.query.run import run_query
 from cdc.status import collect_status
 
 SOURCE = "shop"
-#: A JVM that soon ends gains nothing from the optimising compiler, which costs half of the time.
-SHORT_LIVED = 'spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"'
+QUICK_SPARK = f'spark.driver.extraJavaOptions: "{" ".join(SHORT_LIVED_JVM)}"'
 
 
 class Pipeline:
@@ -65,7 +65,7 @@ class Pipeline:
             f"""project: test
 log: {{bootstrap_servers: "{bootstrap}", topic_prefix: "{prefix}", partitions: {partitions}}}
 lake: {{path: ./lake}}
-spark: {{master: "local[2]", driver_memory: 1g, conf: {{{SHORT_LIVED}}}}}
+spark: {{master: "local[2]", driver_memory: 1g, conf: {{{QUICK_SPARK}}}}}
 apply: {{interval: {interval}}}
 sources:
   {SOURCE}:
