@@ -15,8 +15,8 @@ from tests.support.stack import Stack, open_stack
 from tests.support.stages import Stages
 
 # A busy machine makes any example slow now and then; pytest's own timeout bounds a test.
-hypothesis.settings.register_profile("cdc", deadline=None)
-hypothesis.settings.load_profile("cdc")
+hypothesis.settings.register_profile("cdc", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("cdc-full", deadline=None, max_examples=300)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("cdc-full" if config.getoption("--full") else "cdc")
     config.pluginmanager.register(Stages(config.rootpath), "cdc-stages")
 
 
@@ -106,8 +107,8 @@ def own_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[],
 
 @pytest.fixture
 def kill_rounds(request: pytest.FixtureRequest) -> int:
-    """How often a fault test kills its victim: 5 times with --full, else twice."""
-    return 5 if request.config.getoption("--full") else 2
+    """How often a fault test kills its victim: 5 times with --full, else once."""
+    return 5 if request.config.getoption("--full") else 1
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,7 @@ def test_snapshot_workers_killed_while_tables_load(loading, rows, kill_rounds):
     finish(loading)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_servers_killed_while_tables_load(
     spare_stack, spare_database, topic_prefix, tmp_path, rows, kill_rounds

@@ -8,21 +8,16 @@ import pytest
 from tests.cases.__main__ import OWN
 from tests.cases.runner import run_cases
 
-#: Quick ones, of as many kinds as fit into two minutes or so.
+#: Quick ones, of as many kinds as fit into a minute or two.
 SUBSET = frozenset(
     {
-        "ddl-add-nullable-column",
         "ddl-rename-column",
         "encoding-latin1-database",
-        "identity-nothing-on-keyed-table",
         "names-mixed-case-quotes-and-unicode",
-        "numeric-precision-and-display-scale",
         "pk-update-chain",
         "snapshot-transaction-open-at-start",
         "snapshot-values-equal-stream-values",
-        "time-zones-dst-and-microseconds",
         "toast-key-changed-value-not-sent",
-        "truncate-then-insert-in-one-transaction",
         "txn-two-phase-commit",
     }
 )

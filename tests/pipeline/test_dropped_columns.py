@@ -60,7 +60,10 @@ def newest_commit(lake):
     return {kind for line in newest.read_text().splitlines() for kind in json.loads(line)}
 
 
-@pytest.mark.parametrize("path", [{}, {"small_range": 0, "few_keys": 0}])
+IN_SPARK = pytest.param({"small_range": 0, "few_keys": 0}, marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("path", [{}, IN_SPARK])
 def test_a_dropped_column_is_null_in_every_row_or_gone(spark, stack, topic_prefix, tmp_path, path):
     with LogGen(stack.bootstrap, topic_prefix) as gen:
         lake = Lake(spark, gen, tmp_path / "lake", **path)
