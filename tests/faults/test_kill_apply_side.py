@@ -16,6 +16,8 @@ from tests.support import merging, workload
 from tests.support.compare import assert_delta_is_source
 from tests.support.pipeline import SOURCE, Pipeline
 
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
+
 #: One for each way of writing, and one without a key; other kinds are in test_whole_pipeline.
 TABLES = (merging.BULK, *(TableId("public", name) for name in ("items", "clicks", "docs", "logs")))
 #: A pass over few tables, where what is tested is who ends, not what is written.
@@ -36,10 +38,8 @@ def started(stack, database, topic_prefix, tmp_path):
         yield start
 
 
-@pytest.mark.timeout(900)
 def test_apply_killed_in_the_middle_of_a_merge(started, kill_rounds):
-    tables = TABLES if kill_rounds > 1 else FEW
-    pipeline, rng = started(tables), random.Random(11)
+    pipeline, rng = started(TABLES), random.Random(11)
     pipeline.start_capture()
     pipeline.start_apply()
 
@@ -57,14 +57,12 @@ def test_apply_killed_in_the_middle_of_a_merge(started, kill_rounds):
             pipeline.kill9("apply")
             pipeline.start_apply()
     pipeline.wait_captured()
-    pipeline.wait_applied(tables, revive=revive)
+    pipeline.wait_applied(TABLES, revive=revive)
     assert pipeline.stop("apply") == 0
     assert "MERGE" in merging.operations(pipeline)
-    assert_delta_is_source(pipeline, tables)
+    assert_delta_is_source(pipeline, TABLES)
 
 
-@pytest.mark.full
-@pytest.mark.timeout(900)
 def test_the_daemon_killed_and_started_again(started, kill_rounds):
     pipeline, rng = started(FEW), random.Random(12)
     pipeline.start_daemon()

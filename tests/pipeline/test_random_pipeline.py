@@ -3,7 +3,7 @@
 Each seed makes one case (tests/support/random_cases.py), which is run as any other: once through
 Delta and a rebuild, once from the log with capture killed between items. By hand:
 
-    CDC_RANDOM_SEED=7 CDC_RANDOM_EXAMPLES=50 pytest -s tests/pipeline/test_random_pipeline.py
+    CDC_RANDOM_SEED=7 CDC_RANDOM_EXAMPLES=50 pytest --full -s tests/pipeline/test_random_pipeline.py
 
 ``CDC_RANDOM_TABLES`` and ``CDC_RANDOM_TRANSACTIONS`` make cases smaller or larger. A case that
 fails is there as a file, from which lines can be taken by hand: ``python -m tests.cases FILE``.
@@ -17,19 +17,18 @@ import pytest
 from tests.cases.runner import run_cases
 from tests.support.random_cases import Size, write_case
 
-#: Without --full the same case in every run: one that is also rebuilt from offset zero.
-SEED, EXAMPLES, EXAMPLES_OF_FULL = 2, 1, 12
+EXAMPLES = 12
 
 
 def number(name, otherwise):
     return int(os.environ.get(name) or otherwise)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(7200)
-def test_random_tables_are_derived_as_postgres_has_them(request, stack, spark, tmp_path):
-    full = request.config.getoption("--full")
-    first = number("CDC_RANDOM_SEED", random.randrange(10**6) if full else SEED)
-    count = number("CDC_RANDOM_EXAMPLES", EXAMPLES_OF_FULL if full else EXAMPLES)
+def test_random_tables_are_derived_as_postgres_has_them(stack, spark, tmp_path):
+    first = number("CDC_RANDOM_SEED", random.randrange(10**6))
+    count = number("CDC_RANDOM_EXAMPLES", EXAMPLES)
     print(f"CDC_RANDOM_SEED={first} CDC_RANDOM_EXAMPLES={count}")
     files = []
     for seed in range(first, first + count):

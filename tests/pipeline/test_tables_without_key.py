@@ -32,7 +32,10 @@ CREATE = (
 )
 ONE = "ctid = (select max(ctid) from dup where a = {})"
 #: Ways to fold and to write: in the driver and by literals, in Spark and by MERGE.
-PATHS: tuple[dict[str, int], ...] = ({}, {"small_range": 0, "few_keys": 0})
+PATHS = (
+    pytest.param({}, id="driver"),
+    pytest.param({"small_range": 0, "few_keys": 0}, id="spark", marks=pytest.mark.full),
+)
 
 
 class Project(Verifying):
@@ -131,7 +134,7 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("path", PATHS, ids=["driver", "spark"])
+@pytest.mark.parametrize("path", PATHS)
 def test_rows_are_as_often_there_as_at_the_source(project, path):
     source = project.capturing
     project.check_query()
