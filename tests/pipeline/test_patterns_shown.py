@@ -11,7 +11,7 @@ from cdc.names import TableId, lake_folder
 from cdc.states import READY
 from tests.support.pipeline import SOURCE, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_tables_of_a_pattern(stack, database, topic_prefix, tmp_path):

@@ -14,7 +14,7 @@ from tests.support import workload
 from tests.support.compare import assert_delta_is_source, assert_query_is_source
 from tests.support.pipeline import SOURCE, Pipeline
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 TABLES = workload.TABLES
 REBUILT = (TableId("public", "accounts_a"),)
