@@ -6,7 +6,9 @@ Nobody parses a derived name back: the control record is the mapping.
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 _PLAIN_LOWER = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
@@ -99,6 +101,57 @@ def snapshot_transactional_id(project: str, source: str, worker: int) -> str:
 
 #: Snapshot workers are numbered 1 to this; all are fenced when capture starts.
 MAX_SNAPSHOT_WORKERS = 16
+
+
+#: Between a column's name and its bytes.
+_ESCAPED: Final = re.compile(r"(.*)~((?:[0-9a-fA-F]{2})+)", re.DOTALL)
+
+
+def derived_columns(names: Iterable[str]) -> dict[str, str]:
+    """Names of a derived table's columns, which Delta and Spark tell apart: they know no case.
+
+    The first of those that differ by case only keeps its name, and so does every other column.
+
+    Args:
+        names: Of source columns, each once, older ones first.
+
+    Returns:
+        Source name to derived name; no two derived names differ by case only.
+    """
+    taken: set[str] = set()
+    derived = {}
+    for name in names:
+        folded = _without_case(name)
+        if folded in taken or _looks_escaped(name):
+            derived[name] = f"{name}~{name.encode().hex()}"
+        else:
+            derived[name] = name
+            taken.add(folded)
+    return derived
+
+
+def source_column(derived: str) -> str:
+    """The source's name of a derived table's column: the inverse of ``derived_columns``."""
+    found = _ESCAPED.fullmatch(derived)
+    if found is not None and found[1].encode().hex() == found[2]:
+        return found[1]
+    return derived
+
+
+def _looks_escaped(name: str) -> bool:
+    """Whether a name differs from an escaped one by case only, if at all."""
+    found = _ESCAPED.fullmatch(name)
+    if found is None:
+        return False
+    inner = bytes.fromhex(found[2]).decode(errors="replace")
+    return _without_case(inner) == _without_case(found[1])
+
+
+def _without_case(name: str) -> str:
+    """Equal for names that some engine takes for the same."""
+    # Java compares sign by sign, by either case; Python lowers a dotted I to two signs.
+    upper = (sign.upper() if len(sign.upper()) == 1 else sign for sign in name)
+    return "".join(upper).lower().replace("i\u0307", "i")
 
 
 def quote_ident(name: str) -> str:

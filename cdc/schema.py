@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from cdc.errors import LogError
-from cdc.names import TableId
+from cdc.names import TableId, derived_columns
 from cdc.position import Position
 
 #: What becomes of a value that a column's Delta type cannot hold: the nearest one that it can
@@ -48,6 +49,7 @@ class Column:
         wire: What a domain or an array comes to; None for every other type.
         policy: How a replica holds values that its type cannot; of cdc.yaml, not of the record.
         hidden: The derived table does not have it (any more), by the table's schema policy.
+        derived_name: In the derived table, if another; not of the record.
     """
 
     id: int
@@ -60,6 +62,12 @@ class Column:
     wire: WireType | None = None
     policy: str = CLAMP
     hidden: bool = False
+    derived_name: str | None = None
+
+    @property
+    def target(self) -> str:
+        """Its name in the derived table."""
+        return self.derived_name or self.name
 
     @property
     def resolved(self) -> WireType:
@@ -165,10 +173,18 @@ class TableSchema:
         return tuple(c for c in self.dropped if not c.hidden)
 
     def derived(self) -> TableSchema:
-        """What the derived table has of it."""
-        if not any(c.hidden for c in self.columns):
-            return self
-        return replace(self, columns=tuple(c for c in self.columns if not c.hidden))
+        """What the derived table has of it, and how it is called there."""
+        all_of_load = sorted((*self.columns, *self.dropped), key=lambda column: column.id)
+        names = derived_columns(column.name for column in all_of_load)
+
+        def named(columns: Iterable[Column]) -> tuple[Column, ...]:
+            return tuple(
+                c if names[c.name] == c.name else replace(c, derived_name=names[c.name])
+                for c in columns
+            )
+
+        shown = (c for c in self.columns if not c.hidden)
+        return replace(self, columns=named(shown), dropped=named(self.dropped))
 
     def column(self, name: str) -> Column:
         """The column of this name; raises KeyError."""

@@ -59,7 +59,6 @@ KINDS: Final[Mapping[str, Kind]] = {
             "column_replaced",
             "column_unknown",
             "columns_changed",
-            "ambiguous_column",
             "reserved_column",
             "identity_changed",
             "key_changed",

@@ -85,8 +85,8 @@ class ArrowValues:
             and (convert := codecs.from_json(column)) is not codecs.same
         }
         self._read = [i for i in range(len(self._columns)) if i not in self._texts]
-        read = (self._columns[i] for i in self._read)
-        row = pa.struct([pa.field(f.name, _json_type(f.type)) for f in read])
+        names = layout.schema.column_names
+        row = pa.struct([(names[i], _json_type(self._columns[i].type)) for i in self._read])
         self._envelope = pa.schema([pa.field("op", pa.string()), pa.field("after", row)])
         simple = layout.simple_key
         self._key_index = None

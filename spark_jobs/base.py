@@ -67,7 +67,7 @@ class BaseRows:
         by_value = {key_value(self._layout, key): key for key in keys}
         if not by_value:
             return {}
-        names = sorted(set(columns))
+        targets = {name: self._layout.schema.column(name).target for name in sorted(set(columns))}
         key_type = self._layout.arrow_schema(gone=False).field(self._layout.key_column).type
         values = pa.array(list(by_value), type=key_type)
         with spark_failures(self._layout, "reading the replica's rows"):
@@ -77,11 +77,11 @@ class BaseRows:
             held = self.frame().where(key.between(f.lit(min(by_value)), f.lit(max(by_value))))
             found = (
                 held.join(f.broadcast(wanted), key == f.col(_BASE_KEY), "left_semi")
-                .select(key.alias(_BASE_KEY), *(f.col(quote(name)) for name in names))
+                .select(key.alias(_BASE_KEY), *(f.col(quote(name)) for name in targets.values()))
                 .toArrow()
             )
-        keyed = zip(found.column(0).to_pylist(), found.select(names).to_pylist(), strict=True)
-        return {by_value[value]: row for value, row in keyed}
+        held_rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+        return {by_value[value]: dict(zip(targets, row, strict=True)) for value, *row in held_rows}
 
     def digests(self) -> DataFrame:
         """Of a table without a key: the digest of each row's copy, in the column ``d``."""

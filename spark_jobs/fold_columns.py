@@ -41,15 +41,16 @@ def complete_columns(
     """
     found = _per_column(_without_copies(history), columns, layout)
     rows = lacking.join(found, KEY)
+    targets = [layout.schema.column(name).target for name in columns]
     if base is not None:
         held = base.frame().select(
             f.col(quote(layout.key_column)).alias(_BASE_KEY),
             f.lit(True).alias(_HELD),
-            *(f.col(quote(name)).alias(f"b{i}") for i, name in enumerate(columns)),
+            *(f.col(quote(name)).alias(f"b{i}") for i, name in enumerate(targets)),
         )
         rows = rows.join(held, f.col(quote(layout.key_column)) == f.col(_BASE_KEY), "left")
     for i, name in enumerate(columns):
-        rows = rows.withColumn(name, _value(i, name, layout, base is not None))
+        rows = rows.withColumn(targets[i], _value(i, name, layout, base is not None))
     return rows
 
 

@@ -164,14 +164,14 @@ def _newest(records: DataFrame, layout: Layout) -> DataFrame:
     key = key_column(layout)
     columns = []
     for index, column in enumerate(layout.schema.columns):
-        if key is not None and column.name == layout.key_column:
-            columns.append(key.alias(column.name))
+        if key is not None and column.target == layout.key_column:
+            columns.append(key.alias(column.target))
             continue
         text = json_text(column, raw, after[column.name])
         if codecs.codec_of(column).toastable:
             unsent = f.array_contains(f.coalesce(unchanged, f.array()), column.name)
             text = f.when(~unsent, text)
-        columns.append(typed(column, index, text).alias(column.name))
+        columns.append(typed(column, index, text).alias(column.target))
     columns.append(lsn_of(f.col(POSITION)).alias(LSN_COLUMN))
     if key is None:
         columns.append(f.col(KEY).alias(KEY_COLUMN))

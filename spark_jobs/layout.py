@@ -109,7 +109,7 @@ class Layout:
     def key_column(self) -> str:
         """The one column of the replica that identifies a row."""
         simple = self.simple_key
-        return KEY_COLUMN if simple is None else simple.name
+        return KEY_COLUMN if simple is None else simple.target
 
     @property
     def key_type(self) -> str:
@@ -123,7 +123,7 @@ class Layout:
         hidden = [(LSN_COLUMN, "BIGINT")]
         if self.simple_key is None:
             hidden.append((KEY_COLUMN, "STRING"))
-        return [(c.name, codecs.delta_type(c)) for c in self.schema.columns] + hidden
+        return [(c.target, codecs.delta_type(c)) for c in self.schema.columns] + hidden
 
     @property
     def names(self) -> list[str]:
@@ -133,7 +133,7 @@ class Layout:
     @property
     def kept(self) -> list[tuple[str, str]]:
         """Name and Spark DDL of columns that are NULL in every row: the source dropped them."""
-        return [(c.name, codecs.delta_type(c)) for c in self.schema.kept]
+        return [(c.target, codecs.delta_type(c)) for c in self.schema.kept]
 
     @property
     def table_columns(self) -> list[tuple[str, str]]:
@@ -142,7 +142,7 @@ class Layout:
 
     def arrow_schema(self, *, gone: bool) -> Any:
         """The same for Arrow; with ``_cdc_gone`` when asked for."""
-        fields = [pa.field(c.name, codecs.arrow_type(c)) for c in self.schema.columns]
+        fields = [pa.field(c.target, codecs.arrow_type(c)) for c in self.schema.columns]
         fields.append(pa.field(LSN_COLUMN, pa.int64()))
         if self.simple_key is None:
             fields.append(pa.field(KEY_COLUMN, pa.string()))
@@ -172,20 +172,11 @@ class Layout:
         Raises:
             LakeError: ``unsupported_columns``.
         """
-        seen: dict[str, str] = {}
         for name in self.schema.column_names:
-            twin = seen.setdefault(name.lower(), name)
-            if twin != name:
-                raise self._unsupported(
-                    f"Delta takes the columns {twin} and {name} for the same", name
-                )
             if name.lower().startswith(_HIDDEN_PREFIX):
-                raise self._unsupported(f"names like {name} are kept for cdc", name)
-
-    def _unsupported(self, message: str, name: str) -> LakeError:
-        return LakeError(
-            "unsupported_columns",
-            message,
-            table=self.table,
-            remedy=f"rename column {name}, or leave the table out of cdc.yaml",
-        )
+                raise LakeError(
+                    "unsupported_columns",
+                    f"names like {name} are kept for cdc",
+                    table=self.table,
+                    remedy=f"rename column {name}, or leave the table out of cdc.yaml",
+                )

@@ -87,6 +87,8 @@ def _set_runtime(session: SparkSession) -> None:
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
+        # Of a record's fields; names of replicas' columns differ by more than that.
+        "spark.sql.caseSensitive": "true",
         # A key's value that looks like ${a.variable} is a value.
         "spark.sql.variable.substitute": "false",
         "spark.sql.shuffle.partitions": cores,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.codecs import delta_type
 from cdc.counted import DIGEST_LENGTH
-from cdc.errors import LakeError, QueryError
+from cdc.errors import LakeError
 from cdc.query.replica_reader import OpenReplica, local_path
 from cdc.query.statement import TableName
 from cdc.query.tail import KEY_COLUMN, KeyEncoder, Tail, number_copies, settle_tail
@@ -56,7 +56,6 @@ class TableOverlay:
         replica: At P, or None when everything comes from the log.
 
     Raises:
-        QueryError: ``columns_differ_by_case``.
         LakeError: ``replica_type`` when a column of the replica has another type than F says.
     """
 
@@ -74,12 +73,6 @@ class TableOverlay:
         self._replica = replica
         self._key = KeyEncoder(schema)
         self._prefix = f"{INTERNAL}.main.t{number}"
-        if len({c.name.lower() for c in schema.columns}) != len(schema.columns):
-            raise QueryError(
-                "columns_differ_by_case",
-                "two columns differ by upper and lower case only",
-                table=str(name),
-            )
         if replica is not None:
             _check_types(name, schema, replica, self._key)
 
@@ -125,10 +118,10 @@ class TableOverlay:
         names = self._schema.column_names
         tail = number_copies(tail, self._copies(tail) if has_base else {}, self._schema)
         tail = settle_tail(tail, names, self._inherited(tail) if has_base else {})
-        columns = ", ".join(quoted(c) for c in names)
+        columns = ", ".join(quoted(c.target) for c in self._schema.columns)
         # Of columns that the source dropped and the derived table keeps, no row has a value.
         shown = columns + "".join(
-            f", CAST(NULL AS {duckdb_type(c)}) AS {quoted(c.name)}" for c in self._schema.kept
+            f", CAST(NULL AS {duckdb_type(c)}) AS {quoted(c.target)}" for c in self._schema.kept
         )
         parts = []
         if has_base:
@@ -138,7 +131,9 @@ class TableOverlay:
                 base += f" WHERE {KEY_COLUMN} NOT IN (SELECT {KEY_COLUMN} FROM {keys})"  # noqa: S608
             parts.append(base)
         if tail.rows or not parts:
-            declared = ", ".join(f"{quoted(c.name)} {duckdb_type(c)}" for c in self._schema.columns)
+            declared = ", ".join(
+                f"{quoted(c.target)} {duckdb_type(c)}" for c in self._schema.columns
+            )
             rows = self._table("tail", declared, tail.rows)
             parts.append(f"SELECT {shown} FROM {rows}")  # noqa: S608
         source, table = self._name
@@ -179,9 +174,10 @@ class TableOverlay:
         held = {name.lower() for name in replica.columns}
         select = [f"{quoted(self._key.name)} AS {KEY_COLUMN}"]
         for column in self._schema.columns:
-            value = quoted(column.name) if column.name.lower() in held else "NULL"
+            name = quoted(column.target)
+            value = name if column.target.lower() in held else "NULL"
             # Files may hold an instant without its time zone; the session's is UTC.
-            select.append(f"CAST({value} AS {duckdb_type(column)}) AS {quoted(column.name)}")
+            select.append(f"CAST({value} AS {duckdb_type(column)}) AS {name}")
         origin = self._parquet(replica) if self._reads_files else self._scanned(replica)
         self._con.execute(
             f"CREATE VIEW {self._prefix}_base AS SELECT {', '.join(select)} FROM {origin}"  # noqa: S608
@@ -253,12 +249,13 @@ class TableOverlay:
         """The replica's values of columns that rows of the tail take over, by record key."""
         wanted = tail.inherited(self._schema.column_names)
         held = {name.lower() for name in self._replica.columns} if self._replica else set()
-        columns = sorted(c for c in wanted.columns if c.lower() in held)
+        targets = {c.name: c.target for c in self._schema.columns if c.name in wanted.columns}
+        columns = sorted(c for c, target in targets.items() if target.lower() in held)
         if not columns:
             return {}
         encoded = {self._key(key): key for key in wanted.keys}
         keys = self._key_table("inherit", encoded)
-        select = ", ".join((KEY_COLUMN, *(quoted(c) for c in columns)))
+        select = ", ".join((KEY_COLUMN, *(quoted(targets[c]) for c in columns)))
         rows = self._con.execute(
             f"SELECT {select} FROM {self._prefix}_base"  # noqa: S608
             f" WHERE {KEY_COLUMN} IN (SELECT {KEY_COLUMN} FROM {keys})"
@@ -271,7 +268,7 @@ def _check_types(
 ) -> None:
     held = {column.lower(): kind for column, kind in replica.columns.items()}
     for column in schema.columns:
-        kind = held.get(column.name.lower())
+        kind = held.get(column.target.lower())
         if kind is not None and kind != delta_type(column):
             raise _type_error(name, column.name, kind, delta_type(column))
     if key.name.lower() not in held:

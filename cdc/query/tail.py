@@ -81,7 +81,7 @@ class KeyEncoder:
     @property
     def name(self) -> str:
         """The replica's column that holds it."""
-        return KEY_COLUMN if self.column is None else self.column.name
+        return KEY_COLUMN if self.column is None else self.column.target
 
     def __call__(self, key: bytes) -> Any:
         """The value for a record's key."""

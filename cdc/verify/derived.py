@@ -172,7 +172,7 @@ def _element(column: Column) -> str:
 def _range(schema: TableSchema, key_digest: str) -> str:
     if not has_integer_key(schema):
         return f"CAST('0x' || {key_digest}[1:{RANGE_DIGITS}] AS INTEGER)"
-    number = folded = f"{quoted(schema.key[0])}::BIGINT"
+    number = folded = f"{quoted(schema.column(schema.key[0]).target)}::BIGINT"
     for shift in KEY_SHIFTS:
         folded = f"xor({folded}, {number} >> {shift})"
     return f"({folded} & {RANGES - 1})"
@@ -180,7 +180,7 @@ def _range(schema: TableSchema, key_digest: str) -> str:
 
 def _value(column: Column) -> str:
     """SQL of a value's text."""
-    name, form = quoted(column.name), form_of(column)
+    name, form = quoted(column.target), form_of(column)
     if form is Form.HEX:
         return f"lower(hex({name}))"
     if form is not Form.TEXT:

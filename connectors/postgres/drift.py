@@ -220,24 +220,17 @@ class _Change:
             )
 
     def _check_names(self) -> None:
-        taken = {c.name.lower() for c in self._known.columns}
-        again = {c.name.lower() for c in (*self._gone, *self._known.dropped)}
+        again = {c.name for c in (*self._gone, *self._known.dropped)}
         for new in self._new:
             if new.name.lower().startswith(_RESERVED_PREFIX):
                 raise SchemaDrift(
                     "reserved_column", f"the new column {new.name} has a name that we keep"
                 )
-            if new.name.lower() in again:
+            if new.name in again:
                 raise SchemaDrift(
                     "column_replaced",
                     f"column {new.name} has the name of one that was dropped or renamed before",
                 )
-            if new.name.lower() in taken:
-                raise SchemaDrift(
-                    "ambiguous_column",
-                    f"the new column {new.name} differs from another by case only",
-                )
-            taken.add(new.name.lower())
 
     def _check_left(self, catalog: Mapping[str, CatalogColumn]) -> None:
         """Names that are left stand for the columns that they stood for.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -220,13 +219,4 @@ def _column_problems(table: TableDefinition, finding: _MakeFinding) -> Iterator[
                 "reserved_column",
                 f"the column {column.name} has a name that we keep for our own columns",
                 f"ALTER TABLE {name} RENAME COLUMN {quoted} TO …;",
-            )
-    folded = Counter(column.name.lower() for column in table.published_columns)
-    for column in table.published_columns:
-        if folded[column.name.lower()] > 1:
-            # Spark and Delta take such names for one.
-            yield finding(
-                "ambiguous_column",
-                f"the name of column {column.name} differs from another only by case",
-                f"ALTER TABLE {name} RENAME COLUMN {quote_ident(column.name)} TO …;",
             )

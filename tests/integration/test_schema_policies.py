@@ -221,3 +221,26 @@ def test_ignore_keeps_the_columns_and_tells_of_others(capturing, tmp_path):
         assert_log_is_source(source, ["orders"])
         found = run_query(project.config, "select * from shop.public.orders")
         assert set(found.columns) == {"id", "title", "n", "d", "e"}
+
+
+def test_columns_that_differ_by_case_only(capturing, tmp_path):
+    source = capturing(["orders"])
+    source.execute('alter table orders add "N" text', """update orders set "N" = 'upper'""")
+    with source.running():
+        source.wait_ready()
+        source.execute(
+            'alter table orders add "ID" int',
+            """insert into orders values (2, 'x', 2, 'two', 22)""",
+            "alter table orders drop n",
+            'update orders set "N" = null where id = 1',
+        )
+        source.caught_up()
+        assert_log_is_source(source, ["orders"])
+        assert source.record("orders").load == 1
+        project = Verifying(tmp_path, source)
+        assert project.verify("orders")["orders"].outcome == "equal"
+        query = 'select id, "ID~4944", n, "N~4e" from shop.public.orders order by id'
+        assert run_query(project.config, query).rows == [
+            (1, None, None, None),
+            (2, 22, None, "two"),
+        ]

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.names import lake_folder, quote_ident, quote_literal, topic_name
+from cdc.names import (
+    derived_columns,
+    lake_folder,
+    quote_ident,
+    quote_literal,
+    source_column,
+    topic_name,
+)
 
 names = st.text(min_size=1, max_size=63).filter(lambda s: "\0" not in s)
 
@@ -31,6 +38,44 @@ def test_a_folder_stays_under_its_root(schema, table):
     assert re.fullmatch(
         r"/lake/shop/[a-z0-9_-]+/[a-z0-9_-]+", lake_folder("/lake/", "shop", schema, table)
     )
+
+
+#: What engines take for the same by case, and what looks like an escaped name.
+awkward = st.lists(st.sampled_from("aAksSßẞİi\u0131K\u212a\u017f"))
+cased = names | awkward.map("".join).filter(bool)
+escaped = cased.map(lambda n: f"{n}~{n.encode().hex()}")
+columns = st.lists(cased | escaped | escaped.map(str.upper), unique=True, max_size=12)
+
+
+def in_java(name):
+    """Equal for names that are equal by ``equalsIgnoreCase``."""
+    upper = (c.upper() if len(c.upper()) == 1 else c for c in name)
+    return "".join(c.lower()[0] for c in upper)
+
+
+@given(columns)
+def test_derived_columns_are_distinct_and_reversible(columns):
+    derived = derived_columns(columns)
+    assert list(derived) == columns
+    for fold in (str.lower, in_java, lambda name: name.encode().lower()):
+        assert len({fold(name) for name in derived.values()}) == len(columns)
+    assert [source_column(name) for name in derived.values()] == columns
+
+
+@given(columns, names)
+def test_a_column_that_comes_later_renames_none(columns, later):
+    if later not in columns:
+        before, after = derived_columns(columns), derived_columns([*columns, later])
+        assert {name: after[name] for name in columns} == before
+
+
+@pytest.mark.parametrize("name", ["a", "Order", "temp~20", "a b", "é", "x~", "~41"])
+def test_ordinary_columns_keep_their_names(name):
+    assert derived_columns([name, "other"])[name] == name
+
+
+def test_columns_that_differ_by_case():
+    assert derived_columns(["id", "Id", "ID"]) == {"id": "id", "Id": "Id~4964", "ID": "ID~4944"}
 
 
 def test_forms():
