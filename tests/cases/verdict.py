@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from cdc.config import load_config
 from cdc.control import TableRecord
 from cdc.errors import CdcError
 from cdc.lake import KEY_COLUMN, LSN_COLUMN
-from cdc.names import TableId, quote_ident
+from cdc.names import TableId, quote_ident, source_column
 from cdc.query.run import run_query
 from cdc.states import ERRORED
 from tests.cases.capture_process import CaptureProcess
@@ -142,8 +142,8 @@ class Verdict:
     def _query(self, table: TableId) -> Derived:
         name = ".".join((self._source, quote_ident(table.schema), quote_ident(table.table)))
         answer = run_query(load_config(self._config), f"select * from {name}")
-        texts = (n for n, t in zip(answer.columns, answer.types, strict=True) if t == "VARCHAR")
-        return Derived(tuple(answer.columns), frozenset(texts), answer.rows)
+        texts = [n for n, t in zip(answer.columns, answer.types, strict=True) if t == "VARCHAR"]
+        return _by_source_names(answer.columns, texts, answer.rows)
 
     def _replica(self, lake: LakeSide, table: TableId) -> Derived | None:
         error = self._lake_errors.get(f"{self._source}.{table}")
@@ -194,9 +194,15 @@ class Verdict:
 def _derived(table: pa.Table) -> Derived:
     names = [name for name in table.column_names if name not in _HIDDEN]
     table = table.select(names)
-    texts = frozenset(f.name for f in table.schema if _is_text(f.type))
+    texts = [f.name for f in table.schema if _is_text(f.type)]
     columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
-    return Derived(tuple(names), texts, list(zip(*columns, strict=True)))
+    return _by_source_names(names, texts, list(zip(*columns, strict=True)))
+
+
+def _by_source_names(
+    names: Sequence[str], texts: Sequence[str], rows: list[tuple[Any, ...]]
+) -> Derived:
+    return Derived(tuple(map(source_column, names)), frozenset(map(source_column, texts)), rows)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -129,31 +129,22 @@ class Table:
         return statements
 
 
-def folded(name: str) -> str:
-    """What names that differ in case only have in common."""
-    return name.casefold().lower().upper().casefold()
-
-
-def taken(name: str, names: Sequence[str]) -> bool:
-    """Whether a name is in use, but for its case."""
-    return folded(name) in {folded(other) for other in names}
-
-
 def names(besides: Sequence[str] = ()) -> st.SearchStrategy[str]:
-    """Any legal name that is not one of the given ones, but for its case."""
+    """Any legal name that is not one of the given ones; it may differ from one by case only."""
 
     def legal(name: str) -> bool:
         return (
             0 < len(name.encode()) <= _LONGEST
-            and not folded(name).startswith("_cdc_")
+            and not name.casefold().startswith("_cdc_")
             and name not in ("ctid", "xmin", "xmax", "cmin", "cmax", "tableoid")
-            and not taken(name, besides)
+            and name not in besides
         )
 
     plain = st.builds("{}{}".format, st.sampled_from("abcdefgh"), st.integers(0, 999))
-    return st.one_of(plain, st.sampled_from(_WORDS), st.text(_CHARACTERS, max_size=12)).filter(
-        legal
-    )
+    kinds = [plain, st.sampled_from(_WORDS), st.text(_CHARACTERS, max_size=12)]
+    if besides:
+        kinds.append(st.sampled_from(besides).map(str.swapcase))
+    return st.one_of(kinds).filter(legal)
 
 
 @st.composite
