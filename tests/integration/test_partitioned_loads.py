@@ -104,6 +104,7 @@ CHANGES = {
     "attached": "create table {t}_9 (id int not null, m int not null, v text, n int);"
     " insert into {t}_9 values (900, 9, 'came with it', 0);"
     " alter table {t} attach partition {t}_9 for values from (9) to (10)",
+    "created": "create table {t}_9 partition of {t} for values from (9) to (10)",
     "rewritten": "vacuum full {t}_3b",
     "emptied": "truncate {t}_2",
     "dropped": "drop table {t}_2",

@@ -139,6 +139,14 @@ def test_a_newer_load_has_other_columns(lake):
     gen.transaction(Insert(ITEMS.id, item(2)))
     lake.apply()
     lake.assert_same()
+    # Another key, which the replica holds in a column of its own.
+    gen.begin_load(dataclasses.replace(ITEMS, load=4, key=("t", "id")), [item(1), item(1, b"two")])
+    gen.switch(ITEMS.id)
+    lake.apply()
+    lake.assert_same()
+    gen.transaction(Insert(ITEMS.id, item(2)), Delete(ITEMS.id, item(1, b"two")))
+    lake.apply()
+    lake.assert_same()
 
 
 def test_apply_that_dies_while_it_takes_a_load_over(lake, monkeypatch):
