@@ -1,6 +1,7 @@
-"""Names that we derive: topics, folders, slots, transactional ids. Pure; see docs/formats.md.
+"""Names that we derive: of topics, folders, slots, columns… Pure; see docs/formats.md.
 
-Nobody parses a derived name back: the control record is the mapping.
+Nobody parses one back, for the control record is the mapping; but a derived table's column tells
+which one of the source it is.
 """
 
 from __future__ import annotations

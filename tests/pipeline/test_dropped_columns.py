@@ -9,11 +9,8 @@ import pytest
 from deltalake import QueryBuilder
 
 from cdc import codecs
-from cdc.config import load_config
 from cdc.query.run import run_query
 from cdc.unsent import UNSENT
-from spark_jobs.apply import Applier
-from spark_jobs.rebuild import rebuild_table
 from tests.support.lakes import Lake
 from tests.support.loggen import Delete, Insert, LogGen, Truncate, Update
 from tests.support.schemas import column, table_schema
@@ -67,22 +64,14 @@ IN_SPARK = pytest.param({"small_range": 0, "few_keys": 0}, marks=pytest.mark.ful
 def test_a_dropped_column_is_null_in_every_row_or_gone(spark, stack, topic_prefix, tmp_path, path):
     with LogGen(stack.bootstrap, topic_prefix) as gen:
         lake = Lake(spark, gen, tmp_path / "lake", **path)
-        (tmp_path / "cdc.yaml").write_text(
-            f"""\
-project: test
-log: {{bootstrap_servers: "{gen.bootstrap}", topic_prefix: "{gen.prefix}"}}
-lake: {{path: ./lake}}
-sources: {{shop: {{kind: postgres, host: h, database: d, user: u, tables: [public.docs]}}}}
-"""
-        )
-        config = load_config(tmp_path / "cdc.yaml")
+        gen.create([DOCS])
+        config = lake.config()
 
         def queried(names):
             found = run_query(config, "select * from shop.public.docs order by id")
             assert set(found.columns) == set(names)
             return [dict(zip(found.columns, r, strict=True)) for r in found.rows]
 
-        gen.create([DOCS])
         gen.load({DOCS.id: [row(i, b"t", b"long", b"1.50", AT) for i in (1, 2, 3, 4)]})
         lake.apply()
         # Unsent before and after, in one batch with the drop: by lenient it stays, NULL.
@@ -127,11 +116,7 @@ sources: {{shop: {{kind: postgres, host: h, database: d, user: u, tables: [publi
         assert "price" not in replica.columns and replica.position == gen.position
         assert lake.apply()["shop.public.docs"].action == "current"
         # From the log alone it is the same.
-        applier = Applier(spark, lake.address, lake.settings)
-        try:
-            rebuild_table(applier, "shop", DOCS.id)
-        finally:
-            applier.close()
+        lake.rebuild(DOCS.id)
         lake.assert_same()
         assert set(lake.replica(DOCS.id).columns) == set(replica.columns)
         assert {r["body"] for r in held(lake, "body").values()} == {None}

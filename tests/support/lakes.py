@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 from deltalake import QueryBuilder
 
 from cdc import codecs
+from cdc.config import load_config
 from cdc.lake import open_replica
-from cdc.names import lake_folder
-from spark_jobs.apply import ApplySettings, apply_once
+from cdc.names import lake_folder, source_column
+from spark_jobs.apply import Applier, ApplySettings, apply_once
 from spark_jobs.log_state import LogAddress
+from spark_jobs.rebuild import rebuild_table
 from tests.support.compare import normal
 
 
@@ -30,6 +33,28 @@ class Lake:
         results = apply_once(self.spark, self.address, self.settings, [self.gen.source])
         return {r.table: r for r in results}
 
+    def rebuild(self, id):
+        """From offset zero of its topic."""
+        applier = Applier(self.spark, self.address, self.settings)
+        try:
+            rebuild_table(applier, self.gen.source, id)
+        finally:
+            applier.close()
+
+    def config(self):
+        """A cdc.yaml over the log and the lake, loaded: the source that it names does not exist."""
+        file = Path(self.folder).parent / "cdc.yaml"
+        tables = ", ".join(map(str, self.gen.tables))
+        file.write_text(
+            f"""\
+project: test
+log: {{bootstrap_servers: "{self.gen.bootstrap}", topic_prefix: "{self.gen.prefix}"}}
+lake: {{path: "{self.folder}"}}
+sources: {{shop: {{kind: postgres, host: h, database: d, user: u, tables: [{tables}]}}}}
+"""
+        )
+        return load_config(file)
+
     def path(self, id):
         return lake_folder(self.folder, self.gen.source, *id)
 
@@ -37,11 +62,12 @@ class Lake:
         return open_replica(self.path(id), table=f"{self.gen.source}.{id}")
 
     def rows(self, id):
-        """Key to row of normalised values, as another engine reads them."""
+        """Key to row of normalised values, as another engine reads them, by the source's names."""
         schema = self.gen.tables[id].schema
         name = "t" + uuid.uuid4().hex
         builder = QueryBuilder().register(name, self.replica(id).table)
         table = pa.table(builder.execute(f"select * from {name}").read_all())
+        table = table.rename_columns([source_column(column) for column in table.column_names])
         found = {}
         for row in table.to_pylist():
             kept = {c.name: normal(c, row[c.name]) for c in schema.columns}

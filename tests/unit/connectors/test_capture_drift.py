@@ -180,6 +180,10 @@ def test_a_name_that_was_dropped_never_means_another_column():
     for policy, code in (("lenient", "column_replaced"), ("evolve", "schema_change")):
         found = {"name": dataclasses.replace(NOTE, number=9)}
         assert drift(with_columns(A, C, B), found, policy=policy, known=after_drop) == code
+    # One that differs by case is another name.
+    new = {"Name": dataclasses.replace(NOTE, number=9)}
+    relation = with_columns(A, C, dataclasses.replace(NEW, name="Name"))
+    assert names(follow(relation, new, known=after_drop).columns)[-1] == "Name"
     # Nor in one step, where only the catalog's number tells.
     found = {**without("name", "total"), "name": dataclasses.replace(NOTE, number=9)}
     assert drift(with_columns(A, B), found) == "column_replaced"
