@@ -8,10 +8,18 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from cdc.jars import jar_paths
+
+#: Delta takes a commit's own account of the table's files for right in this zone only; in any
+#: other it reads the whole log again after every commit.
+_ZONE: Final = "-Duser.timezone=UTC"
+
+#: Not the ones that are for users in the first place.
+_JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions")
 
 _STATIC = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -45,6 +53,7 @@ def build_session(
         "spark.log.level": "FATAL",
         **conf,
         "spark.driver.memory": driver_memory,
+        **{name: f"{conf.get(name, '')} {_ZONE}".strip() for name in _JAVA_OPTIONS},
         "spark.jars": ",".join(str(path) for path in paths),
         # Never used, but made by Spark in the current folder when not told otherwise.
         "spark.sql.warehouse.dir": str(_warehouse()),
@@ -83,7 +92,8 @@ def _remove_warehouse() -> None:
 
 
 def _set_runtime(session: SparkSession) -> None:
-    cores = str(max(1, session.sparkContext.defaultParallelism))
+    parallelism = max(1, session.sparkContext.defaultParallelism)
+    cores = str(parallelism)
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
@@ -104,7 +114,9 @@ def _set_runtime(session: SparkSession) -> None:
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.json.enableExactStringParsing": "true",
-        "spark.databricks.delta.snapshotPartitions": cores,
+        # Every commit reads its table's log: thousands of files are a second for one task, and
+        # each task more is felt in a small batch.
+        "spark.databricks.delta.snapshotPartitions": str(max(1, parallelism // 4)),
         "spark.databricks.delta.schema.autoMerge.enabled": "false",
         "spark.databricks.delta.optimizeWrite.enabled": "false",
         "spark.databricks.delta.autoCompact.enabled": "false",

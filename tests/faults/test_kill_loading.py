@@ -62,6 +62,7 @@ def test_capture_killed_while_tables_load(loading, rows, kill_rounds):
     finish(loading)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_snapshot_workers_killed_while_tables_load(loading, rows, kill_rounds):
     rng, done = random.Random(22), 0

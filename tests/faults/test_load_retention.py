@@ -27,6 +27,7 @@ def server(spare_database):
         connection.execute("select pg_reload_conf()")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_load_outlasts_the_wal_that_a_slot_may_keep(
     spare_stack, spare_database, server, topic_prefix, tmp_path

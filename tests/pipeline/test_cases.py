@@ -8,17 +8,13 @@ import pytest
 from tests.cases.__main__ import OWN
 from tests.cases.runner import run_cases
 
-#: Quick ones, of as many kinds as fit into a minute or two.
+#: Quick ones, of as many kinds as fit into a minute.
 SUBSET = frozenset(
     {
         "ddl-rename-column",
-        "encoding-latin1-database",
         "names-mixed-case-quotes-and-unicode",
         "pk-update-chain",
-        "snapshot-transaction-open-at-start",
-        "snapshot-values-equal-stream-values",
         "toast-key-changed-value-not-sent",
-        "txn-two-phase-commit",
     }
 )
 FILES = {file.stem: file for file in sorted(OWN.glob("*.yaml"))}

@@ -28,10 +28,10 @@ KEYED = table_schema(
 SECOND = table_schema(("x", codecs.TEXT), ("X", codecs.INT8), table="second", key=("X",))
 TABLES = (PLAIN, KEYED, SECOND)
 AT = b"2013-01-01 05:00:00"
-IN_DRIVER = pytest.param({}, marks=pytest.mark.full)
+IN_SPARK = pytest.param({"small_range": 0, "few_keys": 0}, marks=pytest.mark.full)
 
 
-@pytest.mark.parametrize("path", [IN_DRIVER, {"small_range": 0, "few_keys": 0}])
+@pytest.mark.parametrize("path", [{}, IN_SPARK])
 def test_every_column_has_its_own_values(spark, stack, topic_prefix, tmp_path, path):
     with LogGen(stack.bootstrap, topic_prefix) as gen:
         lake = Lake(spark, gen, tmp_path / "lake", **path)

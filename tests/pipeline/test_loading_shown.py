@@ -2,16 +2,13 @@
 
 import json
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
 
-from cdc.lake import open_replica
 from cdc.log.admin import LogAdmin
-from cdc.names import TableId, lake_folder
-from cdc.states import READY, SNAPSHOTTING
+from cdc.names import TableId
+from cdc.states import SNAPSHOTTING
 from tests.support.pipeline import SOURCE, Pipeline
 
 T = TableId("public", "t")
@@ -96,49 +93,3 @@ def test_a_load_is_shown_and_destroyed_in_its_middle(stack, database, topic_pref
         assert f"2 topic(s) of source {SOURCE}" in removed
         for topic in (record.topic, record.spool, f"{topic_prefix}{SOURCE}.__cdc"):
             assert not admin.exists(topic)
-
-
-def test_a_table_is_loaded_anew_while_it_is_served(stack, database, topic_prefix, tmp_path):
-    def sql(text):
-        with psycopg.connect(**database, autocommit=True) as connection:
-            connection.execute(text)
-
-    sql("create table t (id int primary key, n int)")
-    sql("insert into t select i, 0 from generate_series(1, 1000) i")
-    count = "select count(*), sum(n) from shop.public.t"
-    snapshot = "{rows_per_second: 200}"
-    with Pipeline(
-        tmp_path, stack.bootstrap, database, [T], prefix=topic_prefix, snapshot=snapshot
-    ) as pipeline:
-
-        def replica():
-            return open_replica(lake_folder(str(pipeline.lake), SOURCE, *T))
-
-        pipeline.start_daemon()
-        pipeline.wait_captured(watch="daemon")
-        pipeline.wait_applied([T], timeout=120)
-        before = replica()
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(pipeline.cli, "snapshot", "shop.public.t", "--json")
-            answers: list[Any] = []
-            while not asked.done():
-                sql(f"update t set n = n + 1 where id = {len(answers) + 1}")
-                pipeline.wait_captured(watch="daemon")
-                answers.append(pipeline.query(count))
-            assert asked.result().returncode == 0
-        # Served at every moment, and never older than what was in the log.
-        assert len(answers) > 1
-        assert answers == [[[1000, n]] for n in range(1, len(answers) + 1)]
-        sql("delete from t where id = 1000")
-        pipeline.wait_captured(watch="daemon")
-        assert pipeline.query(count) == [[999, len(answers)]]
-        record = pipeline.control().tables[T]
-        assert (record.load, record.state) == (2, READY)
-        pipeline.wait_until(
-            lambda: replica().app.topic_id == record.topic_id, 60, "apply to follow", every=1
-        )
-        after = replica()
-        assert after.app.generation == before.app.generation + 1
-        pipeline.wait_applied([T], timeout=60)
-        assert pipeline.query(count) == [[999, len(answers)]]
-        assert pipeline.stop("daemon") == 0

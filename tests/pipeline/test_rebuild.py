@@ -157,6 +157,7 @@ def test_apply_waits_while_a_table_is_rebuilt(lake, monkeypatch):
     lake.assert_same()
 
 
+@pytest.mark.full
 def test_a_rebuild_mends_a_table_restored_by_hand(lake):
     gen = lake.gen
     gen.transaction(Insert(ITEMS.id, [b"77", b"new", None]))

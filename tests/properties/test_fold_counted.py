@@ -64,7 +64,7 @@ def by_tally(delivered, bounds, counts):
     return {copy[1]: copy for _, copy in tally.copies(counts)}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_both_count_alike(spark, seed):
     session = worker_session(spark)
     rng = random.Random(seed)
