@@ -19,6 +19,7 @@ from cdc.jvm import SHORT_LIVED_JVM
 from cdc.log.reader import LogReader
 from cdc.position import parse_lsn
 from cdc.query.run import run_query
+from cdc.states import REMOVED
 from cdc.status import collect_status
 
 SOURCE = "shop"
@@ -204,7 +205,8 @@ sources:
                 if view is None or view.record.end_lsn < target:
                     return False
                 tables = reader.control_state(SOURCE, view.record.control_end).tables
-                return bool(tables) and all(r.ready_from is not None for r in tables.values())
+                here = [r for r in tables.values() if r.state != REMOVED]
+                return bool(here) and all(r.ready_from is not None for r in here)
 
         self.wait_until(
             captured,
