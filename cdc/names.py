@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 _PLAIN_LOWER = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
+#: Folders that Delta takes for a part of the table above them.
+_DELTAS_OWN: Final = frozenset({"_delta_log", "_samples"})
 _MAX_TOPIC = 200
 _KEPT_OF_LONG_TOPIC = 120
 
@@ -76,8 +78,13 @@ def frontier_topic(prefix: str, source: str) -> str:
 
 def lake_folder(lake_path: str, source: str, schema: str, table: str) -> str:
     """The folder of a replica; upper case is escaped for file systems that fold case."""
-    parts = (source, _escape(schema, _PLAIN_LOWER), _escape(table, _PLAIN_LOWER))
-    return "/".join((lake_path.rstrip("/"), *parts))
+    return "/".join((lake_path.rstrip("/"), source, _folder(schema), _folder(table)))
+
+
+def _folder(name: str) -> str:
+    escaped = _escape(name, _PLAIN_LOWER)
+    # No other name has its underscore escaped, so it stays the only one of its folder.
+    return f"-5f{escaped[1:]}" if escaped in _DELTAS_OWN else escaped
 
 
 def default_slot(project: str, source: str) -> str:

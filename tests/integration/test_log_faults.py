@@ -93,7 +93,7 @@ def test_what_a_dead_producer_left_open_is_gone_after_the_brokers_recovery(kafka
     dead.close()
 
 
-def test_transactions_are_whole_or_absent_whenever_the_broker_is_killed(kafka, topic):
+def test_transactions_are_whole_or_absent_whenever_the_broker_is_killed(kafka, topic, kill_rounds):
     """A committed transaction is there, a failed one is not, an unknown one is whole or absent."""
     chosen = random.Random(11)
     returned, unknown, number = [], [], 0
@@ -104,7 +104,7 @@ def test_transactions_are_whole_or_absent_whenever_the_broker_is_killed(kafka, t
         kafka.kill9()
         kafka.start()
 
-    for _ in range(2):
+    for _ in range(kill_rounds):
         crashing = threading.Thread(target=crash, args=[chosen.uniform(0.05, 0.6)])
         crashing.start()
         after = 0
@@ -129,7 +129,7 @@ def test_transactions_are_whole_or_absent_whenever_the_broker_is_killed(kafka, t
                     producer = new_producer(kafka, topic)
         crashing.join()
     producer.close()
-    assert len(returned) > 15
+    assert len(returned) > 4 * kill_rounds
     found = [values(kafka, topic, partition) for partition in (0, 1)]
     allowed = {value for value, _ in returned} | set(unknown)
     for partition in (0, 1):

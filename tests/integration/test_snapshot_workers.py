@@ -55,7 +55,7 @@ def all_there(stack, task):
     return ids == set(range(1, ROWS + 1))
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.full)])
 def test_the_chunk_of_a_dead_worker_is_copied_again(stack, source, database, topic_prefix, how):
     (task,) = load_tasks(source, stack.bootstrap, topic_prefix, ["big"], chunk_blocks=60)
     settings = copy_settings(stack.bootstrap, database, rows_per_second=6000)

@@ -13,7 +13,9 @@ from cdc.names import (
     topic_name,
 )
 
-names = st.text(min_size=1, max_size=63).filter(lambda s: "\0" not in s)
+any_text = st.text(min_size=1, max_size=63).filter(lambda s: "\0" not in s)
+#: With those that Delta gives a meaning, and what they become.
+names = any_text | st.sampled_from(("_delta_log", "-5fdelta_log", "_samples", "_Samples"))
 
 
 def topic(schema, table, load=1, **kwargs):
@@ -83,6 +85,8 @@ def test_forms():
     assert topic("public", "orders", 3) == "shop.public.orders--3"
     assert topic("public", "a.b-c é") == "shop.public.a-2eb-2dc-20-c3-a9"
     assert lake_folder("l", "shop", "public", "Orders") == "l/shop/public/-4frders"
+    assert lake_folder("l", "shop", "_samples", "_delta_log") == "l/shop/-5fsamples/-5fdelta_log"
+    assert lake_folder("l", "shop", "_sample", "_delta_logs") == "l/shop/_sample/_delta_logs"
     long = topic("s" * 63, "é" * 31)
     assert len(long) == 120 + 3 + 16 and re.fullmatch(r".*--x[0-9a-f]{16}", long)
     assert topic("public", "t", hashed=True).startswith("shop.public.t--x")
