@@ -77,12 +77,13 @@ stage lint .venv/bin/ruff check .
 stage format .venv/bin/ruff format --check .
 stage types .venv/bin/mypy
 # These tests wait half of the time, so three runs of about the same length share the machine: what
-# is mostly Spark's work; tests of parts with their servers; and units, whole pipelines as processes,
-# of which some are killed. Each run has one Postgres, one broker and one Spark session for all its
-# tests that need no more than that.
+# is mostly Spark's work; tests of parts on their servers; and units, the servers themselves and
+# whole pipelines as processes, of which some are killed. Each run has one Postgres, one broker and
+# one Spark session for all its tests that need no more than that.
 beside spark tests -m spark
 beside parts tests/integration -m 'not spark'
-stage pipelines here tests/unit tests/properties tests/pipeline tests/faults -m 'not spark'
+stage pipelines here tests/unit tests/properties tests/servers tests/pipeline tests/faults \
+    -m 'not spark'
 stage parts end_of parts
 stage spark end_of spark
 summary

@@ -5,7 +5,7 @@ back and only the last one of a transaction carries a callback; its offset + 1 i
 The messages before it need none: a partition of an idempotent producer is written in order,
 and librdkafka refuses to commit a transaction of which any message failed, with or without
 callback (seen for messages over the broker's limit, for unknown partitions and for timeouts;
-tests/integration/test_log_producer.py holds it).
+tests/servers/test_log_producer.py holds it).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from cdc.daemon.channel import ChildChannel
 from cdc.envelope import LogRecord
 from cdc.errors import CdcError
 from cdc.load import ChunkDone, ChunkPlan, Measure
-from cdc.log.reader import LogReader
 from cdc.names import TableId, default_publication, default_slot
 from cdc.position import Position, parse_lsn
 from cdc.states import READY, REMOVED
@@ -22,6 +21,7 @@ from connectors.postgres.capture import Capture
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.stopping import StopRequest
 from tests.support.compare import assert_same, log_rows, source_rows
+from tests.support.readers import Readers
 
 PROJECT, SOURCE = "test", "shop"
 
@@ -82,6 +82,7 @@ class Capturing:
         slot = f"{default_slot(PROJECT, name)}_{database}"
         self.conninfo = dict(conninfo)
         self.bootstrap = bootstrap
+        self.readers = Readers(bootstrap, prefix)
         self.make_copier = make_copier
         self.channel = ChildChannel(None)
         self.settings = CaptureSettings(
@@ -204,11 +205,11 @@ class Capturing:
     # --- the log ---
 
     def control(self, up_to=None) -> ControlState:
-        with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
+        with self.readers.open() as reader:
             return reader.control_state(SOURCE, up_to)
 
     def frontier(self):
-        with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
+        with self.readers.open() as reader:
             try:
                 return reader.frontier(SOURCE)
             except CdcError as error:
@@ -218,7 +219,7 @@ class Capturing:
                 return None
 
     def frontiers(self):
-        with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
+        with self.readers.open() as reader:
             return [record for _, record in reader.frontier_history(SOURCE)]
 
     def wait_ready(self, timeout=20):
@@ -247,11 +248,12 @@ class Capturing:
 
     def wait_until(self, condition, timeout, what):
         deadline = time.monotonic() + timeout
-        while not condition():
-            if self._thread is not None and not self._thread.is_alive():
-                raise AssertionError(f"capture ended: {self._error}") from self._error
-            assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
-            time.sleep(0.05)
+        with self.readers.waiting():
+            while not condition():
+                if self._thread is not None and not self._thread.is_alive():
+                    raise AssertionError(f"capture ended: {self._error}") from self._error
+                assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+                time.sleep(0.05)
 
     def record(self, table):
         """A table's control record."""
@@ -272,7 +274,7 @@ class Capturing:
         bound = frontier or view.position
         topic = self.control().tables[TableId("public", table)].topic
         found: list[LogRecord] = []
-        with LogReader(self.bootstrap, topic_prefix=self.settings.topic_prefix) as reader:
+        with self.readers.open() as reader:
             for partition, end in sorted(view.ends[topic].items()):
                 found += reader.records(topic, partition, 0, end)
         return [record for record in found if record.position < bound]

@@ -16,11 +16,11 @@ import psycopg
 from cdc.config import load_config
 from cdc.errors import CdcError
 from cdc.jvm import SHORT_LIVED_JVM
-from cdc.log.reader import LogReader
 from cdc.position import parse_lsn
 from cdc.query.run import run_query
 from cdc.states import REMOVED
 from cdc.status import collect_status
+from tests.support.readers import Readers
 
 SOURCE = "shop"
 QUICK_SPARK = f'spark.driver.extraJavaOptions: "{" ".join(SHORT_LIVED_JVM)}"'
@@ -56,6 +56,7 @@ class Pipeline:
         self.bootstrap = bootstrap
         self.conninfo = dict(conninfo)
         self.prefix = prefix
+        self.readers = Readers(bootstrap, prefix)
         self.config_path = self.folder / "cdc.yaml"
         self._children = {}
         self._log_sizes = {}
@@ -180,12 +181,12 @@ sources:
 
     def frontier(self):
         """The newest frontier, or None."""
-        with LogReader(self.bootstrap, topic_prefix=self.prefix) as reader:
+        with self.readers.open() as reader:
             return reader.frontier(SOURCE)
 
     def control(self):
         """The source's control state."""
-        with LogReader(self.bootstrap, topic_prefix=self.prefix) as reader:
+        with self.readers.open() as reader:
             return reader.control_state(SOURCE)
 
     def source_lsn(self):
@@ -200,7 +201,7 @@ sources:
         target = self.source_lsn()
 
         def captured():
-            with LogReader(self.bootstrap, topic_prefix=self.prefix) as reader:
+            with self.readers.open() as reader:
                 view = reader.frontier(SOURCE)
                 if view is None or view.record.end_lsn < target:
                     return False
@@ -233,6 +234,10 @@ sources:
         self.wait_until(applied, timeout, "apply to catch up", every=1)
 
     def wait_until(self, condition, timeout, what, watch=None, every=0.1):
+        with self.readers.waiting():
+            self._wait_until(condition, timeout, what, watch, every)
+
+    def _wait_until(self, condition, timeout, what, watch, every):
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             with contextlib.suppress(CdcError, psycopg.OperationalError):
