@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cdc.errors import CdcError
@@ -23,7 +24,7 @@ class Readers:
         self._waiting = threading.local()
 
     @contextmanager
-    def waiting(self):
+    def waiting(self) -> Iterator[None]:
         """Keep the reader that is opened first until the end of the block."""
         if hasattr(self._waiting, "reader"):
             yield
@@ -38,7 +39,7 @@ class Readers:
                 reader.close()
 
     @contextmanager
-    def open(self):
+    def open(self) -> Iterator[LogReader]:
         if not hasattr(self._waiting, "reader"):
             with LogReader(self._bootstrap, topic_prefix=self._prefix) as reader:
                 yield reader
