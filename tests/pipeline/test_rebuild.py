@@ -43,14 +43,6 @@ def lake(spark, stack, topic_prefix, tmp_path):
         yield made
 
 
-def rebuild(lake, id, **options):
-    applier = Applier(lake.spark, lake.address, lake.settings)
-    try:
-        return rebuild_table(applier, "shop", id, **options)
-    finally:
-        applier.close()
-
-
 def at_version(path, version):
     """Ids of ITEMS as they were, read as another engine does."""
     table = DeltaTable(path, version=version)
@@ -67,7 +59,7 @@ def test_one_commit_swaps_and_apply_goes_on(lake):
     )
     old = lake.replica(ITEMS.id)
     steps = []
-    result = rebuild(lake, ITEMS.id, on_progress=lambda progress: steps.append(progress["step"]))
+    result = lake.rebuild(ITEMS.id, on_progress=lambda progress: steps.append(progress["step"]))
     assert steps == ["folding the log", "writing the new table", "swapping"]
     assert result["rows"] == 49 and result["generation"] == 2
     new = lake.replica(ITEMS.id)
@@ -96,7 +88,7 @@ def test_one_commit_swaps_and_apply_goes_on(lake):
     # Again, by the other fold, with a stored key and a truncate.
     gen.transaction(Truncate(PAIRS.id), Insert(PAIRS.id, [b"5", b"it's"]))
     large = Lake(lake.spark, gen, lake.folder, small_range=0)
-    assert rebuild(large, PAIRS.id)["rows"] == 1
+    assert large.rebuild(PAIRS.id)["rows"] == 1
     large.apply()
     large.assert_same()
 
@@ -117,7 +109,7 @@ def test_a_rebuild_that_dies_leaves_the_old_table(lake, monkeypatch):
 
         monkeypatch.setattr(generation, "failpoint", die)
         with pytest.raises(Died):
-            rebuild(lake, ITEMS.id)
+            lake.rebuild(ITEMS.id)
         monkeypatch.undo()
         assert list(Path(before.path).glob("_g2"))
         if point == "rebuild_swapped":
@@ -126,7 +118,7 @@ def test_a_rebuild_that_dies_leaves_the_old_table(lake, monkeypatch):
             assert lake.replica(ITEMS.id).version == before.version
             assert lake.rows(ITEMS.id) != lake.expected(ITEMS.id)
     gen.transaction(Insert(ITEMS.id, [b"78", b"new", None]))
-    assert rebuild(lake, ITEMS.id)["generation"] == 3
+    assert lake.rebuild(ITEMS.id)["generation"] == 3
     lake.assert_same(ITEMS.id)
     assert not list(Path(before.path).glob("_g*"))
 
@@ -167,7 +159,7 @@ def test_a_rebuild_mends_a_table_restored_by_hand(lake):
     with pytest.raises(LakeError) as restored:
         lake.apply()
     assert restored.value.code == "restored_by_hand"
-    rebuild(lake, ITEMS.id)
+    lake.rebuild(ITEMS.id)
     lake.apply()
     lake.assert_same()
 
@@ -177,10 +169,10 @@ def test_tables_that_are_loaded_or_not_there(lake):
     for state in ("Added", "Snapshotting", "CatchingUp"):
         lake.gen.set_state(ITEMS.id, state, ready_from=None)
         with pytest.raises(LakeError) as not_ready:
-            rebuild(lake, ITEMS.id)
+            lake.rebuild(ITEMS.id)
         assert (not_ready.value.code, not_ready.value.table) == ("not_ready", "shop.public.orders")
         assert state in not_ready.value.message
     with pytest.raises(LakeError) as not_there:
-        rebuild(lake, TableId("public", "nothing"))
+        lake.rebuild(TableId("public", "nothing"))
     assert not_there.value.code == "not_ready"
     assert lake.replica(ITEMS.id).version == before.version

@@ -9,7 +9,6 @@ import pytest
 
 from cdc import codecs
 from cdc.codecs import TypePolicies
-from cdc.config import load_config
 from cdc.load import ChunkPlan
 from cdc.names import TableId
 from cdc.position import Position
@@ -60,20 +59,6 @@ def server_rows(database, request):
     return table_schema(*columns), [[b"%d" % i, *line] for i, line in enumerate(lines)]
 
 
-CONFIG = """\
-project: test
-log: {{bootstrap_servers: "{bootstrap}", topic_prefix: "{prefix}"}}
-lake: {{path: "{lake}"}}
-sources:
-  shop:
-    kind: postgres
-    host: localhost
-    database: shop
-    user: nobody
-    tables: [{tables}]
-"""
-
-
 def test_every_type_through_delta(stack, spark, topic_prefix, tmp_path, server_rows):
     schema, rows = server_rows
     with LogGen(stack.bootstrap, topic_prefix) as gen:
@@ -88,12 +73,10 @@ def test_every_type_through_delta(stack, spark, topic_prefix, tmp_path, server_r
             for small in (50_000, 0)
         }
         expected = {tuple(map(text_of, row)) for row in rows}
-        for (kind, small), lake in lakes.items():
-            name = f"{{name: public.orders, types: {dict(as_texts(schema).columns)}}}"
-            config = tmp_path / f"{kind}{small}.yaml"
-            config.write_text(CONFIG.format(
-                bootstrap=stack.bootstrap, prefix=topic_prefix, lake=lake.folder,
-                tables=name if kind == "texts" else "public.orders"))  # fmt: skip
+        for (kind, _), lake in lakes.items():
+            types = dict(as_texts(schema).columns)
+            tables = f"{{name: public.orders, types: {types}}}" if kind == "texts" else None
+            config = lake.config(tables)
             before = answer(config)
             lake.apply()
             # From the log alone, and from the replica alone: the same.
@@ -102,7 +85,7 @@ def test_every_type_through_delta(stack, spark, topic_prefix, tmp_path, server_r
             assert (before.tail_records > 0, after.tail_records) == (True, 0)
             if kind == "texts":
                 assert {(str(row[0]), *row[1:]) for row in after.rows} == expected
-        typed = [answer(tmp_path / f"typed{small}.yaml").rows for small in (50_000, 0)]
+        typed = [answer(lakes["typed", small].config()).rows for small in (50_000, 0)]
         assert sorted(map(repr, typed[0])) == sorted(map(repr, typed[1]))
         # Infinity, BC and years above 9999: counted alike in both ways.
         counts = [lakes["typed", s].replica(schema.id).out_of_range for s in (50_000, 0)]
@@ -124,8 +107,8 @@ def as_texts(schema):
     return TypePolicies({}, {c.name: STRING for c in schema.columns[1:]})
 
 
-def answer(path):
-    return run_query(load_config(path), "select * from shop.public.orders")
+def answer(config):
+    return run_query(config, "select * from shop.public.orders")
 
 
 def text_of(value):

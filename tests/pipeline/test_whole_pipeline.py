@@ -74,7 +74,7 @@ def test_verify_while_writers_write(pipeline):
     seen = set()
     with workload.Writers(pipeline.conninfo, writers=2, seed=4, pause=0.005):
         for _ in range(3):
-            tables = verified(pipeline, *NAMES)
+            tables = verified(pipeline)
             # They truncate it now and then, which no snapshot survives.
             if (logs := tables["logs"])["outcome"] == "refused":
                 assert logs["error"]["code"] == "table_altered"
@@ -92,7 +92,7 @@ def test_replicas_and_queries_equal_postgres(pipeline):
     pipeline.wait_applied(TABLES)
     assert_delta_is_source(pipeline, TABLES)
     assert_query_is_source(pipeline, TABLES)
-    for table in verified(pipeline, "--replica", *NAMES).values():
+    for table in verified(pipeline, "--replica").values():
         assert table["outcome"] == "equal", table
         assert table["replica_position"] and not table["tail_keys"]
 
@@ -239,15 +239,18 @@ def test_verify_finds_a_changed_file(pipeline):
 
 
 def test_destroy_takes_it_all_away(pipeline):
+    pipeline.wait_applied([SERVED, REBUILT])
     loads = pipeline.control().loads.values()
-    topics = {record.topic for record in loads if record.state != ABANDONED}
     assert pipeline.stop("daemon") == 0
     admin = LogAdmin(pipeline.bootstrap)
-    assert all(admin.exists(topic) for topic in topics)
+    assert all(admin.exists(record.topic) for record in loads if record.state != ABANDONED)
+    # Also of tables that were dropped.
+    folders = {str(folder.parent) for folder in pipeline.lake.rglob("_delta_log")}
+    assert folders >= {lake_folder(str(pipeline.lake), SOURCE, *t) for t in (SERVED, REBUILT)}
     removed = json.loads(pipeline.cli("destroy", "--source", SOURCE, "--json").stdout)
-    for table in (SERVED, REBUILT):
-        assert lake_folder(str(pipeline.lake), SOURCE, *table) in str(removed["result"]["removed"])
-    assert not any(admin.exists(topic) for topic in topics)
+    assert not [folder for folder in folders if folder not in str(removed["result"]["removed"])]
+    assert not [folder for folder in folders if Path(folder).exists()]
+    assert not any(admin.exists(record.topic) for record in loads)
 
 
 def sql(conninfo, *statements):
@@ -257,13 +260,15 @@ def sql(conninfo, *statements):
 
 
 def verified(pipeline, *arguments):
-    """Table to its result."""
+    """Table to its result; without names, of all tables that are captured."""
+    captured = pipeline.status()["sources"][SOURCE]["tables"]
     done = pipeline.cli("verify", "--json", *arguments, check=False)
     tables = json.loads(done.stdout)["result"]["tables"]
     equal = all(table["outcome"] == "equal" for table in tables)
     assert done.returncode == (0 if equal else 1), done.stdout + done.stderr
     found = {table["table"]: table for table in tables}
-    assert list(found) == [word for word in arguments if not word.startswith("--")]
+    asked = {word for word in arguments if not word.startswith("--")}
+    assert found.keys() == (asked or {f"{SOURCE}.{table}" for table in captured})
     return {name.split(".")[-1]: table for name, table in found.items()}
 
 

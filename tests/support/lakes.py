@@ -33,18 +33,22 @@ class Lake:
         results = apply_once(self.spark, self.address, self.settings, [self.gen.source])
         return {r.table: r for r in results}
 
-    def rebuild(self, id):
-        """From offset zero of its topic."""
+    def rebuild(self, id, **options):
+        """From offset zero of its topic; what ``rebuild_table`` tells."""
         applier = Applier(self.spark, self.address, self.settings)
         try:
-            rebuild_table(applier, self.gen.source, id)
+            return rebuild_table(applier, self.gen.source, id, **options)
         finally:
             applier.close()
 
-    def config(self):
-        """A cdc.yaml over the log and the lake, loaded: the source that it names does not exist."""
-        file = Path(self.folder).parent / "cdc.yaml"
-        tables = ", ".join(map(str, self.gen.tables))
+    def config(self, tables=None):
+        """A cdc.yaml over the log and the lake, loaded: the source that it names does not exist.
+
+        It stands beside the lake. ``tables`` is its list of them, in YAML.
+        """
+        file = Path(f"{self.folder}.yaml")
+        if tables is None:
+            tables = ", ".join(map(str, self.gen.tables))
         file.write_text(
             f"""\
 project: test

@@ -234,17 +234,14 @@ sources:
         self.wait_until(applied, timeout, "apply to catch up", every=1)
 
     def wait_until(self, condition, timeout, what, watch=None, every=0.1):
-        with self.readers.waiting():
-            self._wait_until(condition, timeout, what, watch, every)
-
-    def _wait_until(self, condition, timeout, what, watch, every):
         deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            with contextlib.suppress(CdcError, psycopg.OperationalError):
-                if condition():
-                    return
-            if watch is not None and not self.running(watch):
-                raise AssertionError(f"{watch} ended: {self.output(watch)[-3000:]}")
-            time.sleep(every)
+        with self.readers.waiting():
+            while time.monotonic() < deadline:
+                with contextlib.suppress(CdcError, psycopg.OperationalError):
+                    if condition():
+                        return
+                if watch is not None and not self.running(watch):
+                    raise AssertionError(f"{watch} ended: {self.output(watch)[-3000:]}")
+                time.sleep(every)
         tail = "".join(f"\n--- {n}\n{self.output(n)[-3000:]}" for n in self._children)
         raise AssertionError(f"waited {timeout} s for {what}{tail}")

@@ -13,7 +13,6 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from cdc.cli.main import run
 from cdc.config import load_config
 from cdc.log.producer import TransactionalProducer
-from cdc.log.reader import LogReader
 from cdc.names import TableId, lake_folder
 from cdc.verify.run import VerifyOptions, run_verify
 from connectors.postgres.verify_source import open_snapshot
@@ -152,7 +151,7 @@ sources:
         capturing = self.capturing
         *_, last = [r for r in capturing.records(table) if r.key == key]
         topic = capturing.control().tables[TableId("public", table)].topic
-        with LogReader(capturing.bootstrap, topic_prefix=capturing.settings.topic_prefix) as reader:
+        with capturing.readers.open() as reader:
             (batch,) = reader.raw_records(topic, 0, last.offset, last.offset + 1)
         _, _, value, headers = batch[0]
         record = orjson.loads(value or b"")
