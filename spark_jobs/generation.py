@@ -28,6 +28,7 @@ from spark_jobs.log_source import Batch, fold_range, rows_of
 from spark_jobs.log_state import LogAddress, TablePlan
 from spark_jobs.merge import Commit
 from spark_jobs.replica import create_replica
+from spark_jobs.session import planned_for
 
 Progress = Callable[[dict[str, Any]], None]
 _GENERATION: Final = re.compile(r"_g\d+")
@@ -108,8 +109,8 @@ def build_generation(
         most_bytes=builder.most_bytes,
     )
     side = f"{path}/_g{app.generation}"
+    rows = batch.keys - batch.gone
     try:
-        rows = batch.keys - batch.gone
         on_progress({"step": "writing the new table", "rows": rows})
         _write_side(builder.session, side, plan.layout, batch, app, rows)
     finally:
@@ -117,7 +118,7 @@ def build_generation(
     failpoint("rebuild_side_written")
     on_progress({"step": "swapping", "rows": rows})
     commit = Commit(str(app), plan.note("rebuild", batch.out_of_range))
-    _swap(builder.session, path, side, plan.layout, commit)
+    _swap(builder.session, path, side, plan.layout, commit, rows)
     failpoint("rebuild_swapped")
     version = _check_swapped(path, plan.layout, commit, old)
     _remove_side_tables(path)
@@ -129,7 +130,7 @@ def _write_side(
 ) -> None:
     create_replica(session, side, layout, str(app))
     failpoint("rebuild_side_created")
-    with spark_failures(layout, "writing the new table"):
+    with spark_failures(layout, "writing the new table"), planned_for(session, batch.keys):
         if batch.frame is not None:
             rows_of(batch, layout.names).write.format("delta").mode("append").save(side)
         key = f.col(quote(layout.key_column))
@@ -150,8 +151,10 @@ def _side(session: SparkSession, side: str, layout: Layout) -> DataFrame:
     return session.read.format("delta").load(side).select(*columns)
 
 
-def _swap(session: SparkSession, path: str, side: str, layout: Layout, commit: Commit) -> None:
-    with spark_failures(layout, "swapping in the new table"):
+def _swap(
+    session: SparkSession, path: str, side: str, layout: Layout, commit: Commit, rows: int
+) -> None:
+    with spark_failures(layout, "swapping in the new table"), planned_for(session, rows):
         writer = _side(session, side, layout).writeTo(f"delta.{quote(path)}").using("delta")
         for name, value in layout.properties(commit.app).items():
             writer = writer.tableProperty(name, value)

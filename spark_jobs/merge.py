@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -18,6 +20,7 @@ from spark_jobs.failures import spark_failures
 from spark_jobs.layout import GONE_COLUMN, Layout, quote, spark_type
 from spark_jobs.log_source import Batch, rows_of
 from spark_jobs.replica import sql_text
+from spark_jobs.session import planned_for
 
 #: Up to so many keys are overwritten by literals, whose cost does not grow with the table.
 FEW_KEYS: Final = 2000
@@ -87,7 +90,8 @@ def write_batch(
         if loses_columns:
             how = _write_anew(session, replica, layout, batch, commit, truncated)
         else:
-            how = _write(session, replica, layout, batch, commit, truncated, few_keys)
+            with planned_for(session, batch.keys, _held_bytes(replica)):
+                how = _write(session, replica, layout, batch, commit, truncated, few_keys)
     failpoint("after_delta_commit")
     _check_written(replica, layout, commit)
     return how
@@ -220,6 +224,12 @@ def _commit_confs(session: SparkSession, commit: Commit, *, materialize: bool) -
     finally:
         for name in confs:
             session.conf.unset(name)
+
+
+def _held_bytes(replica: Replica) -> int:
+    """Of the replica's files."""
+    sizes = pa.table(replica.table.get_add_actions(flatten=True)).column("size_bytes")
+    return pc.sum(sizes).as_py() or 0
 
 
 def _check_unchanged(planned: Replica, layout: Layout) -> None:

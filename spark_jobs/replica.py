@@ -13,6 +13,7 @@ from cdc.lake import KEY_COLUMN, Replica, open_replica
 from cdc.schema import TableSchema
 from spark_jobs.failures import spark_failures
 from spark_jobs.layout import Layout, delta_name, quote
+from spark_jobs.session import planned_for
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +43,7 @@ def create_replica(session: SparkSession, path: str, layout: Layout, app: str) -
     properties = ", ".join(
         f"{sql_text(name)}={sql_text(value)}" for name, value in layout.properties(app).items()
     )
-    with spark_failures(layout, "creating its Delta table"):
+    with spark_failures(layout, "creating its Delta table"), planned_for(session, 0):
         session.sql(
             f"CREATE TABLE delta.{quote(path)} ({columns}) USING delta TBLPROPERTIES ({properties})"
         )
@@ -80,7 +81,7 @@ def add_columns(session: SparkSession, replica: Replica, layout: Layout) -> Repl
     if "delta.columnMapping.mode" in layout.properties("") and not _is_mapped(replica):
         features.append("'delta.columnMapping.mode'='name'")
     columns = ", ".join(f"{quote(name)} {ddl}" for name, ddl in missing)
-    with spark_failures(layout, "adding columns"):
+    with spark_failures(layout, "adding columns"), planned_for(session, 0):
         if features:
             session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({', '.join(features)})")
         session.sql(f"ALTER TABLE {table} ADD COLUMNS ({columns})")
