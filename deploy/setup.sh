@@ -111,6 +111,14 @@ build_wheels() {
     flock -u 8
 }
 
+# Every process imports much of them. pip would compile one file after the other, and Python
+# itself may have been told not to keep what it compiles. Nothing imports what is left out.
+compile_packages() {
+    "$venv/bin/python" -m compileall -qq -j 0 \
+        -x 'site-packages/(pip|setuptools|pyspark/(pandas|ml|mllib|examples))/' "$@" >&2 ||
+        say "some packages stay uncompiled"
+}
+
 main() {
     local python wheels start=$SECONDS
     # One at a time on this project; the folder itself is the lock.
@@ -128,15 +136,15 @@ main() {
     say "installing packages"
     "$venv/bin/pip" install --quiet --no-compile --no-deps --only-binary :all: --require-hashes \
         --requirement deploy/lock/wheels.txt >&2
+    compile_packages "$venv/lib" &
     wheels=$cache/wheels/$(sha256sum deploy/lock/sdists.txt | cut -c1-16)
     build_wheels "$wheels"
     "$venv/bin/pip" install --quiet --no-compile --no-deps --no-index "$wheels"/*.whl >&2
     # In compat mode the project is on the path like any folder, without an import hook.
     "$venv/bin/pip" install --quiet --no-compile --no-deps --no-index --no-build-isolation \
         --config-settings editable_mode=compat --editable . >&2
-    # Every process imports much of it. pip would compile one file after the other, and Python
-    # itself may have been told not to keep what it compiles.
-    "$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" >&2 || say "some packages stay uncompiled"
+    wait $!
+    compile_packages "$venv"/lib/python*/site-packages/pyspark
     "$venv/bin/python" -m deploy.jars.fetch broker spark >&2
     "$venv/bin/python" -m deploy.local.binaries >&2
     {

@@ -1,9 +1,3 @@
-"""Fixtures of the tests on real servers."""
+"""Fixtures of all tests of this folder."""
 
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def quick_frontiers(monkeypatch):
-    """Capture inside the test's process moves a quiet source's frontier often: all wait for it."""
-    monkeypatch.setattr("connectors.postgres.stream._QUIET_S", 0.1)
+from tests.support.quick_frontiers import quick_frontiers  # noqa: F401 - used by its name

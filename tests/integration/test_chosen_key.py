@@ -7,7 +7,7 @@ import pytest
 
 from cdc.names import TableId
 from cdc.states import ERRORED, READY
-from tests.integration.test_loads import asking, loads_of  # noqa: F401 - a fixture
+from tests.loads.test_loads import asking, loads_of  # noqa: F401 - a fixture
 from tests.support.capturing import Capturing, assert_log_is_source
 from tests.support.gated import Gate
 

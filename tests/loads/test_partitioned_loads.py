@@ -11,7 +11,7 @@ from cdc.states import ABANDONED, DONE, ERRORED
 from connectors.postgres.chunk_marks import plan_of
 from snapshots.copier import ChunkCopier, Tuning
 from snapshots.source import lock_holders, open_session
-from tests.integration.test_loads import loads_of, wait_copied
+from tests.loads.test_loads import loads_of, wait_copied
 from tests.support.capturing import Capturing, assert_log_is_source
 from tests.support.copying import records_of
 from tests.support.export import copy_settings, copy_until, load_tasks

@@ -8,7 +8,7 @@ from cdc.log.admin import LogAdmin
 from cdc.names import TableId
 from cdc.states import CATCHING_UP, DONE, READY
 from connectors.postgres.handover import Handover
-from tests.integration.test_loads import (
+from tests.loads.test_loads import (
     loading,  # noqa: F401 - a fixture
     loads_of,
     wait_copied,

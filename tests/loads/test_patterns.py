@@ -12,7 +12,7 @@ from cdc.names import TableId
 from cdc.states import DONE, ERRORED, READY, REMOVED
 from cdc.table_names import TablePattern
 from connectors.postgres import reloads, source_watch
-from tests.integration.test_loads import (
+from tests.loads.test_loads import (
     CREATE,
     asking,  # noqa: F401 - a fixture
     loads_of,
