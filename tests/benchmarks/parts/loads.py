@@ -7,6 +7,8 @@ import itertools
 import time
 from contextlib import closing
 
+from confluent_kafka import Consumer, TopicPartition
+
 from cdc.load import ChunkDone, LoadFailed, LoadTask
 from cdc.log.admin import LogAdmin
 from snapshots.copier import ChunkCopier
@@ -30,7 +32,7 @@ def planned(servers: Servers, table: str) -> LoadTask:
 
 
 def load(servers: Servers, table: str, workers: int, chunks: int | None = None) -> Run:
-    """Load a table, or its first chunks, from nothing to the last acknowledged chunk.
+    """Load a table, or its first chunks, from the first record to the last acknowledged chunk.
 
     The topic is gone afterwards.
     """
@@ -39,7 +41,7 @@ def load(servers: Servers, table: str, workers: int, chunks: int | None = None) 
     settings = copy_settings(servers.bootstrap, servers.conninfo, workers=workers)
     rows, peaks, copier_cpu = 0, [0], 0.0
     cpu, postgres, broker = children_seconds(), servers.postgres_seconds(), servers.broker_seconds()
-    began = time.perf_counter()
+    began = time.time()
     with closing(ChunkCopier(settings)) as copier:
         copier.begin(task)
         while copier.busy:
@@ -51,11 +53,13 @@ def load(servers: Servers, table: str, workers: int, chunks: int | None = None) 
                     raise event.error
                 rows += event.rows if isinstance(event, ChunkDone) else 0
             peaks += [peak_bytes(process.pid) for process in worker_processes()]
-        seconds = time.perf_counter() - began
+        ended = time.time()
+    first = first_record_time(servers.bootstrap, task.topic)
     # Now the workers have ended and were waited for.
     measured = Run(
         rows=rows,
-        seconds=seconds,
+        seconds=ended - first,
+        startup_seconds=first - began,
         cpu=children_seconds() - cpu,
         copier_cpu=copier_cpu,
         postgres_cpu=servers.postgres_seconds() - postgres,
@@ -66,3 +70,15 @@ def load(servers: Servers, table: str, workers: int, chunks: int | None = None) 
     )
     LogAdmin(servers.bootstrap).delete_topics([task.topic])
     return measured
+
+
+def first_record_time(bootstrap: str, topic: str) -> float:
+    """When a producer was given the first record of a topic of one partition; Unix seconds."""
+    reader = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False}
+    )
+    with closing(reader):
+        reader.assign([TopicPartition(topic, 0, 0)])
+        message = reader.poll(30)
+        assert message is not None and message.error() is None
+        return message.timestamp()[1] / 1000

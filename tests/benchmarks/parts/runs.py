@@ -14,7 +14,7 @@ class Run:
 
     Args:
         rows: That were copied.
-        seconds: Of the clock.
+        seconds: Of the clock, without ``startup_seconds`` where that was measured.
         cpu: CPU seconds of the contestant itself: of all workers, with their start.
         copier_cpu: Those of the process that hands out the chunks.
         postgres_cpu: Those of Postgres.
@@ -23,7 +23,7 @@ class Run:
         received_bytes: From Postgres.
         sent_bytes: To the broker, compressed.
         chunks: That a load of ours was cut into.
-        startup_seconds: Before ``seconds``.
+        startup_seconds: Before ``seconds``, up to the first record.
         startup_cpu: Before ``cpu``.
     """
 
