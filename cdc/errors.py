@@ -135,3 +135,8 @@ class LakeError(CdcError):
 
 class QueryError(CdcError):
     """A query cannot be answered, or not fully; there are no partial answers."""
+
+
+def and_then(remedy: str, more: str) -> str:
+    """A remedy and what goes on from there ("then …", "or …"); SQL brings its semicolon."""
+    return f"{remedy.removesuffix(';')}; {more}"

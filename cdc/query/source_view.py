@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cdc.codecs import PoliciesOf, no_policies
 from cdc.control import ControlState, TableRecord
 from cdc.envelope import LogRecord, parse_record
-from cdc.errors import LakeError, LogError, QueryError
+from cdc.errors import LakeError, LogError, QueryError, and_then
 from cdc.frontier import Ends, FrontierView
 from cdc.load_progress import load_words, loads_under_way
 from cdc.log.reader import LogReader
@@ -198,7 +198,8 @@ def _last_good(name: TableName, record: TableRecord, *, asked: bool) -> Position
             remedy=record.remedy,
         )
     if not asked:
-        remedy = f"{record.remedy}; or ask for the last good state: cdc query --last-good"
+        asking = "or ask for the last good state: cdc query --last-good"
+        remedy = and_then(record.remedy, asking) if record.remedy else asking
         raise QueryError(
             "table_errored",
             f"the table is {record.state} since {format_lsn(record.last_good.lsn)}: "

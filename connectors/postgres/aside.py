@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from cdc.control import ControlState, KeyValue, TableRecord, abandoned
-from cdc.errors import CdcError, SourceRefused, SourceStopped
+from cdc.errors import CdcError, SourceRefused, SourceStopped, and_then
 from cdc.names import TableId
 from cdc.position import Position
 from cdc.states import ERRORED, RELOADS, WAITS
@@ -113,8 +113,8 @@ def _reason(error: CdcError) -> str:
 
 def _remedy(error: CdcError, name: str) -> str:
     if waits_for(error) == WAITS:
-        return f"{error.remedy or FIRST[error.code]}; then cdc snapshot {name}"
+        return and_then(error.remedy or FIRST[error.code], f"then cdc snapshot {name}")
     if error.code in NEVER and error.remedy:
         return error.remedy
     again = "a new load of the table begins by itself; cdc status shows how far it is"
-    return f"{error.remedy}; then {again}" if error.remedy else again
+    return and_then(error.remedy, f"then {again}") if error.remedy else again

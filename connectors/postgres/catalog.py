@@ -16,6 +16,7 @@ from cdc.schema import Column, TableSchema, WireType
 from cdc.source_sql import PARTITION_TREE, RELATION_FILE, VALUE_TYPES
 from connectors.postgres.failures import mapped_errors
 
+_FULL_SENDS_GENERATED_VERSION: Final = 180_000
 #: cdc.yaml gives no table a key of its own.
 NO_KEYS: Final[Mapping[TableId, tuple[str, ...]]] = MappingProxyType({})
 
@@ -88,6 +89,8 @@ class TableDefinition:
         not_in_wal: Partitions whose changes are not in the WAL.
         wanted_key: The key that cdc.yaml gives; None: it leaves that to us.
         types: As ``TableRecord.types``.
+        full_sends_generated: Under identity FULL the server (18 on) refuses UPDATE and DELETE
+            while a generated column is not published.
     """
 
     id: TableId
@@ -111,6 +114,7 @@ class TableDefinition:
     not_in_wal: tuple[str, ...] = ()
     wanted_key: tuple[str, ...] | None = None
     types: Mapping[str, str] = field(default_factory=dict)
+    full_sends_generated: bool = False
 
     @property
     def key(self) -> IndexDefinition | None:
@@ -340,7 +344,8 @@ def read_tables(
     }
     with mapped_errors("read the table definitions"):
         rows = connection.execute(_TABLES, parameters).fetchall()
-    definitions = (_definition(row, keys) for row in rows)
+    strict = connection.info.server_version >= _FULL_SENDS_GENERATED_VERSION
+    definitions = (_definition(row, keys, strict) for row in rows)
     return {definition.id: definition for definition in definitions}
 
 
@@ -357,7 +362,9 @@ def current_wal_lsn(connection: psycopg.Connection[Any]) -> int:
     return parse_lsn(row[0])
 
 
-def _definition(row: tuple[Any, ...], keys: Mapping[TableId, tuple[str, ...]]) -> TableDefinition:
+def _definition(
+    row: tuple[Any, ...], keys: Mapping[TableId, tuple[str, ...]], full_sends_generated: bool
+) -> TableDefinition:
     id = TableId(row[0], row[1])
     return TableDefinition(
         id=id,
@@ -381,6 +388,7 @@ def _definition(row: tuple[Any, ...], keys: Mapping[TableId, tuple[str, ...]]) -
         not_in_wal=tuple(row[20]),
         wanted_key=keys.get(id),
         types=row[21] or {},
+        full_sends_generated=full_sends_generated,
     )
 
 

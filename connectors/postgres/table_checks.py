@@ -118,6 +118,16 @@ def key_problems(table: TableDefinition) -> Iterator[Finding]:
     if table.wanted_key is not None and (wrong := list(_wanted_key_problems(table, finding))):
         yield from wrong
         return
+    if table.identity == "f" and table.full_sends_generated and table.generated_columns:
+        yield finding(
+            "generated_not_published",
+            "its replica identity is FULL and its generated columns "
+            f"{', '.join(table.generated_columns)} are not replicated, so an UPDATE or DELETE of "
+            "it would fail once it is published",
+            (f"{to_default} or" if primary else f"{add_key} {to_default} or")
+            + ", for stored ones, name a publication of yours in cdc.yaml (`manage: false`) with "
+            "publish_generated_columns = stored",
+        )
     key = table.key
     if table.identity == "f" and key is None:
         yield from _counted_problems(table, finding, add_key)

@@ -1,5 +1,6 @@
 """Every refusal at start, on a real server: by name, with SQL that mends it, nothing created."""
 
+import psycopg
 import pytest
 
 from cdc.errors import CdcError, EnvironmentProblem, SourceRefused
@@ -191,7 +192,9 @@ def test_a_key_that_cdc_yaml_gives(sql, case):
 def test_a_column_whose_null_rows_were_not_looked_at(sql):
     if int(sql.execute("SHOW server_version_num").fetchone()[0]) < 180000:
         pytest.skip("such constraints came with version 18")
-    sql.execute("CREATE TABLE public.t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1), (2)")
+    sql.execute(
+        "CREATE TABLE public.t (id int PRIMARY KEY, a int); INSERT INTO public.t VALUES (1), (2)"
+    )
     sql.execute("CREATE UNIQUE INDEX ON public.t (a)")
     sql.execute("ALTER TABLE public.t ADD CONSTRAINT a_there NOT NULL a NOT VALID")
     sql.execute("ALTER TABLE public.t REPLICA IDENTITY FULL")
@@ -393,6 +396,29 @@ def test_all_problems_are_told_at_once(sql):
         "public.c",
         "publication cdc_shop",
     ]
+
+
+def test_full_with_generated_columns_that_are_not_sent(sql):
+    sql.execute(
+        "CREATE TABLE public.t (id integer PRIMARY KEY, g integer GENERATED ALWAYS AS (id + 1) "
+        "STORED)"
+    )
+    sql.execute("ALTER TABLE public.t REPLICA IDENTITY FULL")
+    sql.execute("INSERT INTO public.t VALUES (1)")
+    if sql.info.server_version < 180_000:
+        assert check(sql, "t").tables
+        create_publication(sql, PUBLICATION, [TableId("public", "t")])
+        sql.execute("UPDATE public.t SET id = 2")
+        return
+    error = refusal(sql, "t")
+    assert (error.code, error.table) == ("generated_not_published", "public.t")
+    # It would be so: the server refuses the application's update.
+    create_publication(sql, PUBLICATION, [TableId("public", "t")])
+    with pytest.raises(psycopg.Error, match="generated column"):
+        sql.execute("UPDATE public.t SET id = 2")
+    sql.execute(str(error.remedy).split(" or")[0])
+    sql.execute("UPDATE public.t SET id = 2")
+    assert check(sql, "t").tables
 
 
 def test_the_schema_is_read_from_the_catalog(sql):

@@ -81,4 +81,5 @@ def first_record_time(bootstrap: str, topic: str) -> float:
         reader.assign([TopicPartition(topic, 0, 0)])
         message = reader.poll(30)
         assert message is not None and message.error() is None
-        return message.timestamp()[1] / 1000
+        milliseconds: int = message.timestamp()[1]
+        return milliseconds / 1000

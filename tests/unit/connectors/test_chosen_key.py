@@ -204,3 +204,14 @@ def test_a_key_that_was_lost_at_the_source(keys, lost):
     record = TableRecord(ORDERS, READY, 1, "t", "id", 1, filenode=1)
     found = [change.code for change in silent_changes(schema, record, now)]
     assert found == (["key_lost"] if lost else [])
+
+
+@pytest.mark.parametrize("identity", ["f", "d"])
+@pytest.mark.parametrize("strict", [True, False])
+def test_full_with_a_generated_column_that_is_not_sent(identity, strict):
+    twice = dataclasses.replace(COLUMNS[3], number=5, name="twice", generated=True, on_wire=False)
+    definition = table(identity=identity, columns=(*COLUMNS, twice), full_sends_generated=strict)
+    found = [finding.code for finding in key_problems(definition)]
+    assert found == (["generated_not_published"] if strict and identity == "f" else [])
+    sent = dataclasses.replace(twice, on_wire=True)
+    assert not list(key_problems(dataclasses.replace(definition, columns=(*COLUMNS, sent))))
