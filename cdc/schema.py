@@ -172,6 +172,11 @@ class TableSchema:
         """Columns that the source has not any more, and the derived table still has."""
         return tuple(c for c in self.dropped if not c.hidden)
 
+    @property
+    def ignored(self) -> tuple[Column, ...]:
+        """Columns that the source has, and the derived table has not."""
+        return tuple(c for c in self.columns if c.hidden)
+
     def derived(self) -> TableSchema:
         """What the derived table has of it, and how it is called there."""
         all_of_load = sorted((*self.columns, *self.dropped), key=lambda column: column.id)

@@ -178,10 +178,9 @@ def _columns_apart(control: ControlState, record: TableRecord) -> Iterator[dict[
     for column in newest.kept:
         since = min(v for v, schema in versions.items() if column in schema.dropped)
         yield _apart(column.name, "dropped", versions[since])
-    for column in newest.columns:
-        if column.hidden:
-            since = min(v for v, schema in versions.items() if column in schema.columns)
-            yield _apart(column.name, "ignored", versions[since])
+    for column in newest.ignored:
+        since = min(v for v, schema in versions.items() if column in schema.columns)
+        yield _apart(column.name, "ignored", versions[since])
 
 
 def _apart(name: str, why: str, first: TableSchema) -> dict[str, str]:

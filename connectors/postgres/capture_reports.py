@@ -66,6 +66,14 @@ class CaptureReports:
             position=str(writer.position),
             changes={self._settings.name_of(id): count for id, count in router.changes.items()},
             loads=self._figures.of(loads),
+            # Those that only one of source and derived table has.
+            columns={
+                self._settings.name_of(id): {
+                    "dropped": len(schema.kept),
+                    "ignored": len(schema.ignored),
+                }
+                for id, schema in router.schemas.items()
+            },
         )
 
     def load(self, progress: LoadProgress) -> None:

@@ -214,6 +214,12 @@ def test_ignore_keeps_the_columns_and_tells_of_others(capturing, tmp_path):
             ("title", "ignored"),
             ("d", "ignored"),
         ]
+
+        def counted():
+            columns = (daemon.metrics() or {"columns": {}})["columns"]
+            return columns.get(f"{SOURCE}.public.orders") == {"dropped": 1, "ignored": 2}
+
+        source.wait_until(counted, 10, "the metrics")
         # The next load takes the table as it is.
         daemon.ask("one", "orders")
         assert daemon.answer(source, "one")["state"] == "done"

@@ -32,13 +32,22 @@ class Asking:
         """The end of a command."""
 
         def ended():
-            self._ours.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                self.answers += self._lines.feed(self._ours.recv(1 << 20))
+            self._read()
             return bool(self._ends(id))
 
         source.wait_until(ended, 60, f"the answer to {id}")
         return self._ends(id)[0]
+
+    def metrics(self):
+        """The newest that capture has told of; None before."""
+        self._read()
+        told = [line for line in self.answers if line["kind"] == "metrics"]
+        return told[-1] if told else None
+
+    def _read(self):
+        self._ours.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            self.answers += self._lines.feed(self._ours.recv(1 << 20))
 
     def _ends(self, id):
         return [

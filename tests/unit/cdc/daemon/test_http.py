@@ -72,6 +72,7 @@ def test_metrics_are_prometheus_text(supervisor):
         "loads": {
             "shop.public.t": {"rows": 10, "rows_estimate": 40, "chunks_done": 1, "chunks": 4}
         },
+        "columns": {"shop.public.t": {"dropped": 1, "ignored": 2}},
     }
     apply.metrics = {
         "batches": 7,
@@ -104,6 +105,8 @@ def test_metrics_are_prometheus_text(supervisor):
         ("cdc_source_state", source, ("state", "streaming")): 1,
         ("cdc_source_lag_bytes", source): 12,
         ("cdc_source_records_total", source): 34,
+        ("cdc_source_columns_dropped", source, table): 1,
+        ("cdc_source_columns_ignored", source, table): 2,
         ("cdc_load_rows", source, table): 10,
         ("cdc_load_rows_estimate", source, table): 40,
         ("cdc_load_chunks_done", source, table): 1,
