@@ -171,11 +171,10 @@ class TableOverlay:
         replica = self._replica
         if replica is None or not replica.files:
             return False
-        held = {name.lower() for name in replica.columns}
         select = [f"{quoted(self._key.name)} AS {KEY_COLUMN}"]
         for column in self._schema.columns:
             name = quoted(column.target)
-            value = name if column.target.lower() in held else "NULL"
+            value = name if column.target in replica.columns else "NULL"
             # Files may hold an instant without its time zone; the session's is UTC.
             select.append(f"CAST({value} AS {duckdb_type(column)}) AS {name}")
         origin = self._parquet(replica) if self._reads_files else self._scanned(replica)
@@ -248,9 +247,9 @@ class TableOverlay:
     def _inherited(self, tail: Tail) -> Mapping[bytes, Mapping[str, Any]]:
         """The replica's values of columns that rows of the tail take over, by record key."""
         wanted = tail.inherited(self._schema.column_names)
-        held = {name.lower() for name in self._replica.columns} if self._replica else set()
+        held = self._replica.columns if self._replica else {}
         targets = {c.name: c.target for c in self._schema.columns if c.name in wanted.columns}
-        columns = sorted(c for c, target in targets.items() if target.lower() in held)
+        columns = sorted(c for c, target in targets.items() if target in held)
         if not columns:
             return {}
         encoded = {self._key(key): key for key in wanted.keys}
@@ -266,12 +265,11 @@ class TableOverlay:
 def _check_types(
     name: TableName, schema: TableSchema, replica: OpenReplica, key: KeyEncoder
 ) -> None:
-    held = {column.lower(): kind for column, kind in replica.columns.items()}
     for column in schema.columns:
-        kind = held.get(column.target.lower())
+        kind = replica.columns.get(column.target)
         if kind is not None and kind != delta_type(column):
             raise _type_error(name, column.name, kind, delta_type(column))
-    if key.name.lower() not in held:
+    if key.name not in replica.columns:
         raise _type_error(name, key.name, "nothing", "the key")
 
 
