@@ -15,18 +15,27 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 _PLAIN_LOWER = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_")
 #: Folders that Delta takes for a part of the table above them.
 _DELTAS_OWN: Final = frozenset({"_delta_log", "_samples"})
+#: Signs of a name that mean something else in cdc.yaml, outside of quotes.
+_NEEDS_QUOTES: Final = frozenset('."*?%')
 _MAX_TOPIC = 200
 _KEPT_OF_LONG_TOPIC = 120
 
 
 class TableId(NamedTuple):
-    """A source table's schema and name, as Postgres spells them."""
+    """A source table's schema and name, as Postgres spells them.
+
+    As text it is spelled as in cdc.yaml, so that no two tables look alike.
+    """
 
     schema: str
     table: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.table}"
+        return f"{_spelled(self.schema)}.{_spelled(self.table)}"
+
+
+def _spelled(name: str) -> str:
+    return name if _NEEDS_QUOTES.isdisjoint(name) else quote_ident(name)
 
 
 def _escape(name: str, plain: frozenset[int]) -> str:

@@ -55,20 +55,22 @@ def timestamp(value: str) -> str:
 
 
 def real(value: float | str) -> str:
-    """A float4."""
-    return value if isinstance(value, str) else _printed(value, _DIGITS4)
+    """A float4, of which Postgres prints nine digits at the most."""
+    # Every number of up to 15 digits is the shortest form of a double of its own, so these are
+    # the digits that came; what lies between two doubles does not matter to them.
+    return value if isinstance(value, str) else _printed(value, _repr, _DIGITS4)
 
 
 def double(value: float | str) -> str:
     """A float8."""
-    return value if isinstance(value, str) else _printed(value, _DIGITS8)
+    return value if isinstance(value, str) else _printed(value, _shortest, _DIGITS8)
 
 
-def _printed(value: float, highest: int) -> str:
+def _printed(value: float, shortest: Callable[[float], Decimal], highest: int) -> str:
     number = float(value)
     if number == 0:
         return "-0" if str(number)[0] == "-" else "0"
-    shown = _shortest(abs(number)).as_tuple()
+    shown = shortest(abs(number)).as_tuple()
     digits, exponent = shown.digits, shown.exponent
     text = "".join(map(str, digits)).rstrip("0")
     # The exponent of the first digit.
@@ -85,13 +87,18 @@ def _printed(value: float, highest: int) -> str:
     return ("-" if number < 0 else "") + body
 
 
+def _repr(number: float) -> Decimal:
+    """The fewest digits that mean this positive number, as Python sees it."""
+    return Decimal(repr(number))
+
+
 def _shortest(number: float) -> Decimal:
     """The fewest digits that mean this positive number, as Postgres sees it.
 
     Unlike Python's ``repr``, Postgres never takes the middle between two numbers for one of
     them (1e23 is printed as 9.999999999999999e+22).
     """
-    found = Decimal(repr(number))
+    found = _repr(number)
     if len(found.as_tuple().digits) <= _CLEAR_DIGITS and number < _CLEAR_BELOW:
         return found
     exact = Fraction(number)

@@ -5,11 +5,11 @@ from decimal import Decimal
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdc import codecs
-from cdc.codecs import CODECS, BadText, TypePolicies, arrow_type, delta_type, from_json
+from cdc.codecs import CODECS, BadText, TypePolicies, arrow_type, delta_type, from_json, to_text
 from cdc.errors import LakeError
 from cdc.schema import CLAMP, ERROR, NULL, STRING
 from tests.support.schemas import column, table_schema
@@ -52,6 +52,13 @@ def json_of(oid, text):
 )
 def test_json_forms_are_as_pinned(oid, text, fragment):
     assert CODECS[oid].to_json(text) == fragment
+
+
+@given(st.integers(1, 999_999_999), st.integers(-45, 30), st.sampled_from(["", "-"]))
+@example(96835864, 13, "")  # lies in the middle between two doubles
+def test_digits_of_a_float4_come_back(digits, exponent, sign):
+    printed = to_text.real(float(f"{sign}{digits}e{exponent}"))
+    assert Decimal(printed) == Decimal(f"{sign}{digits}e{exponent}")
 
 
 @given(st.text().filter(lambda s: "\0" not in s))

@@ -1,7 +1,7 @@
 """Names and patterns of tables, as cdc.yaml spells them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdc.names import TableId
@@ -83,3 +83,20 @@ def test_one_table_is_no_pattern():
 
 def test_many_stars_do_not_take_for_ever():
     assert not TablePattern.parse("s." + "*a" * 30 + "*b").matches(TableId("s", "a" * 63))
+
+
+PARTS = st.text(st.sampled_from('a.B"*?%[]{}! é'), min_size=1, max_size=6)
+
+
+@given(PARTS, PARTS)
+@example("a", "b.c")
+@example("a.b", "c")
+def test_a_table_as_text_is_that_table(schema, table):
+    """So that no two look alike: apply keeps a lock for each, status and metrics a line."""
+    id = TableId(schema, table)
+    assert parse_table_name(str(id)) == id
+
+
+def test_usual_names_are_not_quoted():
+    assert str(TableId("public", "Orders of 2013")) == "public.Orders of 2013"
+    assert str(TableId("a.b", 'c"d')) == '"a.b"."c""d"'
