@@ -57,7 +57,7 @@ def run(rows=1_000):
 
 
 def measure(applier, gen, jvm, rows):
-    took = {name: [] for name in CONTESTANTS}
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTESTANTS}
     for number in range(COMMITS):
         key = number % rows
         for name in CONTESTANTS:
