@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +18,7 @@ from spark_jobs.failures import spark_failures
 from spark_jobs.layout import GONE_COLUMN, Layout, quote, spark_type
 from spark_jobs.log_source import Batch, rows_of
 from spark_jobs.replica import sql_text
-from spark_jobs.session import planned_for
+from spark_jobs.session import configured, planned_for
 
 #: Up to so many keys are overwritten by literals, whose cost does not grow with the table.
 FEW_KEYS: Final = 2000
@@ -130,7 +128,7 @@ def _write(
         writer = rows.coalesce(1).write.format("delta").mode("overwrite").options(**options)
         writer.option("replaceWhere", where).save(path)
         return "overwrite"
-    with _commit_confs(session, commit, materialize=batch.staged is None):
+    with configured(session, _commit_confs(commit, materialize=batch.staged is None)):
         batch.frame.createOrReplaceTempView(_SOURCE_VIEW)
         try:
             session.sql(_merge_statement(path, layout, batch.key_range(layout.key_column)))
@@ -204,31 +202,23 @@ def _merge_statement(path: str, layout: Layout, key_range: tuple[Any, Any]) -> s
     )
 
 
-@contextmanager
-def _commit_confs(session: SparkSession, commit: Commit, *, materialize: bool) -> Iterator[None]:
-    """MERGE takes these from the session only, which is the thread's own.
+def _commit_confs(commit: Commit, *, materialize: bool) -> dict[str, str]:
+    """MERGE takes these from the session only.
 
     Its source is read twice: unless it is a file of ours, Delta keeps a copy.
     """
     options = commit.options()
-    confs = {
+    return {
         _APP_CONF: options["txnAppId"],
         _VERSION_CONF: options["txnVersion"],
         _NOTE_CONF: options["userMetadata"],
         _MATERIALIZE_CONF: "auto" if materialize else "none",
     }
-    try:
-        for name, value in confs.items():
-            session.conf.set(name, value)
-        yield
-    finally:
-        for name in confs:
-            session.conf.unset(name)
 
 
 def _held_bytes(replica: Replica) -> int:
     """Of the replica's files."""
-    sizes = pa.table(replica.table.get_add_actions(flatten=True)).column("size_bytes")
+    sizes = pa.table(replica.table.get_add_actions()).column("size_bytes")
     return pc.sum(sizes).as_py() or 0
 
 

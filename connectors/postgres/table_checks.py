@@ -104,15 +104,16 @@ def key_problems(table: TableDefinition) -> Iterator[Finding]:
     primary = table.primary_key
     add_key = f"ALTER TABLE {name} ADD PRIMARY KEY (…);"
     to_default = f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"
+    if not primary:
+        to_default = f"{add_key} {to_default}"
     if table.identity == "n":
-        remedy = to_default if primary else f"{add_key} {to_default}"
-        yield finding("identity_nothing", "its replica identity is NOTHING", remedy)
+        yield finding("identity_nothing", "its replica identity is NOTHING", to_default)
         return
     if table.identity == "i" and table.identity_index is None:
         yield finding(
             "identity_nothing",
             "the index of its replica identity was dropped, which leaves NOTHING",
-            to_default if primary else f"{add_key} {to_default}",
+            to_default,
         )
         return
     if table.wanted_key is not None and (wrong := list(_wanted_key_problems(table, finding))):
@@ -124,9 +125,8 @@ def key_problems(table: TableDefinition) -> Iterator[Finding]:
             "its replica identity is FULL and its generated columns "
             f"{', '.join(table.generated_columns)} are not replicated, so an UPDATE or DELETE of "
             "it would fail once it is published",
-            (f"{to_default} or" if primary else f"{add_key} {to_default} or")
-            + ", for stored ones, name a publication of yours in cdc.yaml (`manage: false`) with "
-            "publish_generated_columns = stored",
+            f"{to_default} or, for stored ones, name a publication of yours in cdc.yaml "
+            "(`manage: false`) with publish_generated_columns = stored",
         )
     key = table.key
     if table.identity == "f" and key is None:

@@ -10,11 +10,9 @@ machine they say more than the clock.
 import random
 import shutil
 import statistics
-import tempfile
 import time
 import uuid
 from contextlib import contextmanager
-from pathlib import Path
 from unittest.mock import patch
 
 import psutil
@@ -22,14 +20,12 @@ import psutil
 import spark_jobs.apply
 from cdc import codecs
 from cdc.names import lake_folder
-from spark_jobs.apply import Applier, ApplySettings
-from spark_jobs.log_state import LogAddress
 from spark_jobs.merge import write_batch
 from spark_jobs.rebuild import rebuild_table
-from spark_jobs.session import build_session, worker_session
-from tests.support.loggen import Delete, Insert, LogGen, Update
+from spark_jobs.session import worker_session
+from tests.benchmarks.parts.applying import applying
+from tests.support.loggen import Delete, Insert, Update
 from tests.support.schemas import column, table_schema
-from tests.support.stack import open_stack
 
 ROUNDS = 4
 TRANSACTION = 1000
@@ -125,28 +121,14 @@ class Clock:
 
 def run(rows=1_000_000):
     rng = random.Random(1)
-    count = rows // 10
-    with tempfile.TemporaryDirectory(prefix="cdc-bench-") as temporary:
-        folder = Path(temporary)
-        stack_folder = folder / "stack"
-        stack_folder.mkdir()
-        with open_stack(stack_folder) as stack, LogGen(stack.bootstrap, "bench.") as gen:
-            gen.create([SCHEMA], partitions=2)
-            gen.load({SCHEMA.id: (row(rng, key) for key in range(rows))}, remember=False)
-            spark = build_session("local[2]", "2g", {})
-            address = LogAddress(stack.bootstrap, {}, "bench.")
-            applier = Applier(spark, address, ApplySettings(str(folder / "lake")))
-            try:
-                return measure(spark, applier, gen, rng, rows, count, folder)
-            finally:
-                applier.close()
-                spark.stop()
+    with applying(SCHEMA, (row(rng, key) for key in range(rows)), partitions=2) as bench:
+        return measure(bench, rng, rows, rows // 10)
 
 
-def measure(spark, applier, gen, rng, rows, count, folder):
-    session = worker_session(spark)
-    path = lake_folder(str(folder / "lake"), "shop", *SCHEMA.id)
-    copy, source = str(folder / "copy"), str(folder / "folded")
+def measure(bench, rng, rows, count):
+    applier, gen, session = bench.applier, bench.gen, worker_session(bench.spark)
+    path = lake_folder(bench.lake, "shop", *SCHEMA.id)
+    copy, source = str(bench.folder / "copy"), str(bench.folder / "folded")
 
     def one_pass():
         with Clock() as clock:

@@ -7,22 +7,18 @@ are those of Spark's JVM.
 """
 
 import statistics
-import tempfile
 import time
 from contextlib import nullcontext
-from pathlib import Path
 from unittest.mock import patch
 
 import psutil
 
 import spark_jobs.merge
 from cdc import codecs
-from spark_jobs.apply import Applier, ApplySettings
-from spark_jobs.log_state import LogAddress
-from spark_jobs.session import build_session, jvm_pid
-from tests.support.loggen import LogGen, Update
+from spark_jobs.session import jvm_pid
+from tests.benchmarks.parts.applying import applying
+from tests.support.loggen import Update
 from tests.support.schemas import column, table_schema
-from tests.support.stack import open_stack
 
 COMMITS = 24
 QUARTERS = 4
@@ -38,22 +34,9 @@ def row(key, value):
 
 
 def run(rows=1_000):
-    with tempfile.TemporaryDirectory(prefix="cdc-bench-") as temporary:
-        folder = Path(temporary)
-        stack_folder = folder / "stack"
-        stack_folder.mkdir()
-        with open_stack(stack_folder) as stack, LogGen(stack.bootstrap, "bench.") as gen:
-            gen.create([SCHEMA])
-            gen.load({SCHEMA.id: (row(key, 0) for key in range(rows))}, remember=False)
-            spark = build_session("local[2]", "2g", {})
-            address = LogAddress(stack.bootstrap, {}, "bench.")
-            applier = Applier(spark, address, ApplySettings(str(folder / "lake")))
-            try:
-                applier.run_pass(["shop"])
-                return measure(applier, gen, psutil.Process(jvm_pid(spark)), rows)
-            finally:
-                applier.close()
-                spark.stop()
+    with applying(SCHEMA, (row(key, 0) for key in range(rows))) as bench:
+        bench.applier.run_pass(["shop"])
+        return measure(bench.applier, bench.gen, psutil.Process(jvm_pid(bench.spark)), rows)
 
 
 def measure(applier, gen, jvm, rows):

@@ -2,10 +2,10 @@
 
 The table has 16 columns (parts/firenibble.py); its rows go to a topic of one partition, with
 acks=all. One worker and several are measured by turns, and with ``--peer DIR`` the peer, by its
-own harness in that folder, whose servers are then used for all. Both are timed from
-the first record on, ours until the last chunk is acknowledged, the peer until its last record is
-made; what came before is told apart. ``copy`` is COPY into nothing and ``encode`` a worker's work
-without Kafka, both in this process.
+own harness in that folder, whose servers are then used for all. Both are timed from the first
+record on, ours until the last chunk is acknowledged, the peer until its last record is made; what
+came before is told apart. ``copy`` is COPY into nothing and ``encode`` a worker's work without
+Kafka, both in this process.
 """
 
 from __future__ import annotations

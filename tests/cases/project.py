@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psycopg
 
-from cdc.names import TableId
+from cdc.names import TableId, quote_ident
 from tests.cases.case import PUBLICATION, Case, Expected
 from tests.cases.yamltext import yaml_text
 
@@ -91,10 +91,10 @@ def chosen_tables(case: Case, conninfo: Mapping[str, Any]) -> list[dict[str, Any
     wanted = [table.id for table in case.tables]
     if not all(id in published for id in wanted):
         schemas = dict.fromkeys(id.schema for id in wanted)
-        return [{"name": f"{_quoted(schema)}.*"} for schema in schemas]
+        return [{"name": f"{quote_ident(schema)}.*"} for schema in schemas]
     return [
         {
-            "name": f"{_quoted(table.id.schema)}.{_quoted(table.id.table)}",
+            "name": str(table.id),
             "types": {c: "string" for c in _beyond(table) if (table.id, c) in with_ends},
         }
         for table in case.tables
@@ -114,7 +114,3 @@ def _beyond(table: Expected) -> list[str]:
 def _text(name: str | bytes) -> str:
     # Of a database without an encoding the driver gives bytes.
     return name.decode() if isinstance(name, bytes) else name
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -226,6 +226,15 @@ def wait_copied(source, tables, count):
     source.wait_until(copied, 60, f"{count} chunks of each table")
 
 
+def assert_told(source, stories):
+    """The log is the source, and each table took the loads that its story needs."""
+    assert_log_is_source(source, stories)
+    control = source.control()
+    for table, story in stories.items():
+        states = [record.state for record in loads_of(control, table).values()]
+        assert states == [ABANDONED] * (story.loads - 1) + [DONE], table
+
+
 def test_whatever_happens_while_a_table_is_loaded(loading):
     source, gate = loading(list(STORIES))
     for table, story in STORIES.items():
@@ -246,11 +255,7 @@ def test_whatever_happens_while_a_table_is_loaded(loading):
         gate.open_to(10_000)
         source.wait_ready(90)
         source.caught_up()
-        assert_log_is_source(source, STORIES)
-        control = source.control()
-        for table, story in STORIES.items():
-            states = [record.state for record in loads_of(control, table).values()]
-            assert states == [ABANDONED] * (story.loads - 1) + [DONE], table
+        assert_told(source, STORIES)
         # Directly routed from here on.
         for table in STORIES:
             source.execute(
@@ -385,11 +390,7 @@ def test_whatever_happens_after_the_last_chunk(loading, monkeypatch):
         may_replay.set()
         source.wait_ready(60)
         source.caught_up()
-        assert_log_is_source(source, LATE)
-        control = source.control()
-        for table, story in LATE.items():
-            states = [record.state for record in loads_of(control, table).values()]
-            assert states == [ABANDONED] * (story.loads - 1) + [DONE], table
+        assert_told(source, LATE)
 
 
 def test_events_around_the_hand_over_are_in_the_log_once(loading, monkeypatch):

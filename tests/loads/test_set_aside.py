@@ -240,16 +240,23 @@ def test_an_added_column_without_values_needs_no_load(capturing, monkeypatch):
         assert source.record("orders").load == 1
 
 
+def out_and_in(source):
+    """SQL: ``orders`` leaves the publication, and comes back with a row that nobody was told of."""
+    publication = source.settings.publication
+    return (
+        f"alter publication {publication} drop table orders",
+        "insert into orders values (1, 'nobody was told', 1)",
+        f"alter publication {publication} add table orders",
+    )
+
+
 def test_a_table_that_left_the_publication_for_a_while_is_loaded_anew(capturing, monkeypatch):
     monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.2)
     source = capturing(["orders", "others"])
-    publication = source.settings.publication
     with source.running():
         source.wait_ready()
         source.execute(
-            f"alter publication {publication} drop table orders",
-            "insert into orders values (1, 'nobody was told', 1)",
-            f"alter publication {publication} add table orders",
+            *out_and_in(source),
             "insert into orders values (2, 'published', 2)",
         )
         source.wait_loaded("orders", 2)
@@ -259,20 +266,15 @@ def test_a_table_that_left_the_publication_for_a_while_is_loaded_anew(capturing,
 
 def test_a_table_that_left_the_publication_while_nobody_captured_is_loaded_anew(capturing):
     source = capturing(["orders", "others"])
-    publication = source.settings.publication
     with source.running():
         source.wait_ready()
-    source.execute(
-        f"alter publication {publication} drop table orders",
-        "insert into orders values (1, 'nobody was told', 1)",
-        f"alter publication {publication} add table orders",
-    )
+    source.execute(*out_and_in(source))
     with source.running():
         source.execute("insert into others values (1, 'goes on', 1)")
         source.wait_loaded("orders", 2)
         source.caught_up()
         assert_log_is_source(source, ["orders", "others"])
-    source.execute(f"alter publication {publication} drop table orders")
+    source.execute(f"alter publication {source.settings.publication} drop table orders")
     with source.running():
         # Nobody but us keeps the publication, so it gets its place back.
         source.wait_loaded("orders", 3)

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from spark_jobs.session import planned_for, worker_session
+from spark_jobs.session import configured, planned_for, worker_session
 
 pytestmark = pytest.mark.spark
 
@@ -30,3 +30,13 @@ def test_little_work_is_interpreted_and_the_settings_come_back(spark, rows, held
     assert session.conf.get("spark.sql.shuffle.partitions") == "7"
     assert session.conf.get("spark.sql.codegen.factoryMode") == "FALLBACK"
     assert session.conf.get("spark.sql.adaptive.enabled") == "true"
+
+
+def test_settings_that_were_not_there_are_gone_afterwards(spark):
+    session = worker_session(spark)
+    name = "spark.databricks.delta.write.txnAppId"
+    with configured(session, {name: "one"}):
+        with configured(session, {name: "two"}):
+            assert session.conf.get(name) == "two"
+        assert session.conf.get(name) == "one"
+    assert session.conf.get(name, None) is None
