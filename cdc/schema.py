@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from cdc.errors import LogError
 from cdc.names import TableId, derived_columns
@@ -14,6 +14,10 @@ from cdc.position import Position
 #: What becomes of a value that a column's Delta type cannot hold: the nearest one that it can
 #: (NULL where there is none), NULL, its text in a column of text, or an error.
 CLAMP, NULL, STRING, ERROR = "clamp", "null", "string", "error"
+#: An array is an ARRAY, not its text; what becomes of elements that their type cannot hold.
+ARRAY, ARRAY_NULL, ARRAY_ERROR = "array", "array_null", "array_error"
+#: To the policy of the elements.
+ARRAY_POLICIES: Final = {ARRAY: CLAMP, ARRAY_NULL: NULL, ARRAY_ERROR: ERROR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,14 @@ class Column:
     def resolved(self) -> WireType:
         """What its values are on the wire."""
         return self.wire or WireType(self.type_oid, self.typmod)
+
+    @property
+    def element(self) -> Column | None:
+        """An element of the derived table's ARRAY, as a column; None: the column is no ARRAY."""
+        wire = self.resolved
+        if self.policy not in ARRAY_POLICIES or not wire.array:
+            return None
+        return replace(self, wire=replace(wire, array=False), policy=ARRAY_POLICIES[self.policy])
 
     def to_record(self) -> dict[str, Any]:
         """Its part of the ``["schema", …]`` control record."""

@@ -21,6 +21,7 @@ from cdc.envelope import parse_record
 from cdc.errors import LogError
 from cdc.fold import Outcome
 from cdc.position import Position
+from cdc.schema import Column
 from spark_jobs.fold_small import OutOfRange, outcome_table
 from spark_jobs.layout import Layout
 
@@ -64,6 +65,24 @@ def bad_record(topic: str, partition: int, offset: int) -> LogError:
     )
 
 
+class _Converted:
+    """A column's values by ``cdc.codecs``."""
+
+    def __init__(self, column: Column) -> None:
+        self._column = column
+        self._exact = codecs.from_json(column)
+        self._bends = codecs.bends(column)
+        self.kind = codecs.arrow_type(column)
+
+    def __call__(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if self._bends and codecs.is_out_of_range(self._column, value):
+            # It has to be counted.
+            raise _Refused
+        return self._exact(value)
+
+
 class ArrowValues:
     """Reads records of one table.
 
@@ -77,14 +96,17 @@ class ArrowValues:
         self._topic = topic
         self._fields = layout.arrow_schema(gone=True)
         self._columns = [self._fields.field(i) for i in range(len(layout.schema.columns))]
-        #: Text that is not the JSON value itself: by Python, column index to converter.
-        self._texts = {
-            i: convert
+        #: What Arrow's reader cannot make: text that is not the JSON value itself, and arrays.
+        self._by_python = {
+            i: _Converted(column)
             for i, column in enumerate(layout.schema.columns)
-            if codecs.delta_type(column) == "STRING"
-            and (convert := codecs.from_json(column)) is not codecs.same
+            if column.element is not None
+            or (
+                codecs.delta_type(column) == "STRING"
+                and codecs.from_json(column) is not codecs.same
+            )
         }
-        self._read = [i for i in range(len(self._columns)) if i not in self._texts]
+        self._read = [i for i in range(len(self._columns)) if i not in self._by_python]
         names = layout.schema.column_names
         row = pa.struct([(names[i], _json_type(self._columns[i].type)) for i in self._read])
         self._envelope = pa.schema([pa.field("op", pa.string()), pa.field("after", row)])
@@ -141,21 +163,13 @@ class ArrowValues:
 
     def _converted(self, records: Sequence[Newest]) -> dict[int, Any]:
         """Values of the columns that Arrow cannot make."""
-        if not self._texts:
+        if not self._by_python:
             return {}
-        rows = [None if r.value is None else orjson.loads(r.value)["after"] for r in records]
+        rows = [{} if r.value is None else orjson.loads(r.value)["after"] or {} for r in records]
         names = self._layout.schema.column_names
         return {
-            index: pa.array(
-                [
-                    None
-                    if row is None or (value := row.get(names[index])) is None
-                    else convert(value)
-                    for row in rows
-                ],
-                pa.string(),
-            )
-            for index, convert in self._texts.items()
+            index: pa.array([convert(row.get(names[index])) for row in rows], convert.kind)
+            for index, convert in self._by_python.items()
         }
 
     def _one_by_one(self, records: Sequence[Newest], far: list[OutOfRange] | None = None) -> Any:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from cdc import codecs
 from spark_jobs.base import BaseRows
 from spark_jobs.failures import fail_if
 from spark_jobs.layout import Layout, quote
@@ -114,5 +113,4 @@ def _value(i: int, name: str, layout: Layout, has_base: bool) -> Column:
     else:
         value = value.when(reread.isNotNull(), typed(column, index, reread["t"]))
         known = known | reread.isNotNull()
-    failure = fail_if(~known, "value_lost", index)
-    return f.coalesce(failure.cast(codecs.delta_type(column).lower()), value)
+    return f.when(fail_if(~known, "value_lost", index).isNull(), value)

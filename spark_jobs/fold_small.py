@@ -67,7 +67,9 @@ def _far(column: Column, items: Iterable[tuple[bytes, Outcome]]) -> Iterator[Out
     for number, (_, outcome) in enumerate(items):
         value = None if outcome.row is None else outcome.row.get(column.name)
         # What is inherited was counted when it came.
-        if isinstance(value, str) and codecs.is_out_of_range(column, value):
+        if value is None or isinstance(value, Inherit):
+            continue
+        if codecs.is_out_of_range(column, value):
             yield number, column.name
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -33,6 +34,7 @@ from cdc.schema import Column, TableSchema
 #: In a batch's frame, not in the table: the key is to be removed.
 GONE_COLUMN: Final = "_cdc_gone"
 _HIDDEN_PREFIX: Final = "_cdc_"
+_ARRAY: Final = "ARRAY<"
 #: Parquet's writer refuses these in column names unless names are mapped.
 _NEED_MAPPING: Final = frozenset(" ,;{}()\n\t=")
 
@@ -73,11 +75,15 @@ def quote(name: str) -> str:
 
 def delta_name(ddl: str) -> str:
     """Delta's own name of a type: ``INT`` → ``integer``."""
+    if ddl.startswith(_ARRAY):
+        return f"array<{delta_name(ddl[len(_ARRAY) : -1])}>"
     return _DELTA_NAMES.get(ddl) or ddl.lower()
 
 
 def spark_type(ddl: str) -> DataType:
     """Spark's type of a DDL name."""
+    if ddl.startswith(_ARRAY):
+        return ArrayType(spark_type(ddl[len(_ARRAY) : -1]))
     if ddl.startswith("DECIMAL"):
         precision, scale = ddl[8:-1].split(",")
         return DecimalType(int(precision), int(scale))

@@ -260,6 +260,8 @@ def plan_table(
     policies = state.policies(table)
     if unknown := policies.unknown_columns(schema):
         log.warning("types_of_unknown_columns", table=name, columns=unknown)
+    if not_arrays := policies.not_arrays(schema):
+        log.warning("types_of_no_arrays", table=name, columns=not_arrays)
     offsets, lag = _checked_offsets(admin, record, held or {}, ends, name)
     since = None
     if replica is not None and replica.note is not None and replica.note.log_ms is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import structlog
 from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def add_columns(session: SparkSession, replica: Replica, layout: Layout) -> Repl
     Raises:
         LakeError: ``schema_differs`` when a column has another type than the schema says.
     """
-    held = {f.name: str(getattr(f.type, "type", "nested")) for f in replica.table.schema().fields}
+    held = {f.name: _name_of(f.type) for f in replica.table.schema().fields}
     expected = {name: delta_name(ddl) for name, ddl in layout.table_columns}
     for name, kind in expected.items():
         if name in held and held[name] != kind:
@@ -76,7 +77,7 @@ def add_columns(session: SparkSession, replica: Replica, layout: Layout) -> Repl
     layout.check()
     table = f"delta.{quote(replica.path)}"
     features = []
-    if any(ddl == "TIMESTAMP_NTZ" for _, ddl in missing):
+    if any("TIMESTAMP_NTZ" in ddl for _, ddl in missing):
         features.append("'delta.feature.timestampNtz'='supported'")
     if "delta.columnMapping.mode" in layout.properties("") and not _is_mapped(replica):
         features.append("'delta.columnMapping.mode'='name'")
@@ -124,6 +125,13 @@ def check_versions(layout: Layout, versions: Mapping[int, TableSchema], used: se
                     table=layout.table,
                     remedy="start a new load of the table",
                 )
+
+
+def _name_of(kind: Any) -> str:
+    """Delta's name of a type that deltalake gives, as ``delta_name`` writes it."""
+    if kind.type == "array":
+        return f"array<{_name_of(kind.element_type)}>"
+    return str(kind.type)
 
 
 def _is_mapped(replica: Replica) -> bool:

@@ -25,7 +25,7 @@ _TOKENS: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"]++'
 #: What is no string, in JSON and in an array's text.
 _WORDS: Final = (("null", "NULL"), ("true", "t"), ("false", "f"))
 #: Bounds before an array's text, which no JSON array begins with.
-_BOUNDS: Final = r"^\[-?[0-9]+:"
+BOUNDS: Final = r"^\[-?[0-9]+:"
 #: All signs of an array of floats, or of one float, in JSON.
 _FLOATS: Final = r'\[[-+0-9.eE,\[\]nulNaIfity"]*\]|-?[0-9][-+0-9.eE]*'
 
@@ -134,4 +134,4 @@ def _array(text: Column, element: Callable[[Column], Column], delimiter: str) ->
         tokens,
         lambda token: f.when(token.startswith('"'), of_string(token)).otherwise(of_rest(token)),
     )
-    return f.when(text.rlike(_BOUNDS), text).when(text.startswith("["), f.array_join(shown, ""))
+    return f.when(text.rlike(BOUNDS), text).when(text.startswith("["), f.array_join(shown, ""))

@@ -16,7 +16,7 @@ from cdc import codecs
 from cdc.schema import CLAMP
 from cdc.schema import Column as SchemaColumn
 from spark_jobs.failures import fail_if
-from spark_jobs.texts import postgres_text
+from spark_jobs.texts import BOUNDS, JSON_OPTIONS, postgres_text
 
 _PLAIN_DATE = len("2024-02-29")
 
@@ -39,6 +39,8 @@ def typed(column: SchemaColumn, index: int, text: Column) -> Column:
         A value of the column's Delta type, by the column's policy; evaluating it fails with
         ``value_out_of_range``.
     """
+    if column.element is not None:
+        return _array(column, column.element, index, text)
     ddl = codecs.delta_type(column)
     value = _exact(column, text, ddl)
     if value is text:
@@ -55,6 +57,12 @@ def typed(column: SchemaColumn, index: int, text: Column) -> Column:
 
 def out_of_range(column: SchemaColumn, text: Column) -> Column:
     """Whether the Delta type cannot hold a value of a column that ``bends``; never NULL."""
+    element = column.element
+    if element is not None:
+        found = _fits_no_array(text)
+        if codecs.bends(element):
+            found |= f.exists(_parts(text), lambda part: out_of_range(element, part))
+        return f.coalesce(found, f.lit(False))
     if codecs.policies.ends(column) is None:
         found = text.isin(*codecs.policies.NO_NUMBERS)
     else:
@@ -62,6 +70,29 @@ def out_of_range(column: SchemaColumn, text: Column) -> Column:
         usual = (f.length(text) == _PLAIN_DATE) | (f.substring(text, 11, 1) == "T")
         found = ~usual & text.rlike(f"^({codecs.policies.FAR_TEXT})$")
     return f.coalesce(found, f.lit(False))
+
+
+def _array(column: SchemaColumn, element: SchemaColumn, index: int, text: Column) -> Column:
+    """An ARRAY; NULL for what has bounds or more dimensions, or an error by the policy."""
+    no_array = _fits_no_array(text)
+    parts = f.when(~no_array, _parts(text))
+    value = f.transform(parts, lambda part: typed(element, index, part))
+    wrong = text.isNotNull() & parts.isNull()
+    if codecs.bends(column):
+        wrong &= ~no_array
+    failure = fail_if(wrong, "value_out_of_range", index)
+    # A text is no array: the failure can only be looked at, and is NULL where there is none.
+    return f.when(failure.isNull(), value)
+
+
+def _fits_no_array(text: Column) -> Column:
+    """As ``cdc.codecs`` sees it: the log writes no blanks, and bounds make an array a text."""
+    return text.startswith("[[") | text.rlike(BOUNDS)
+
+
+def _parts(text: Column) -> Column:
+    """The elements of a JSON array, each as the text it has in JSON."""
+    return f.from_json(text, "array<string>", JSON_OPTIONS)
 
 
 def _instead(column: SchemaColumn, text: Column) -> Column:

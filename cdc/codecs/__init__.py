@@ -10,7 +10,6 @@ from cdc.codecs.policies import (
     TYPE_NAMES,
     PoliciesOf,
     TypePolicies,
-    is_out_of_range,
     no_policies,
 )
 from cdc.codecs.replica import (
@@ -20,6 +19,7 @@ from cdc.codecs.replica import (
     decimal_form,
     delta_type,
     from_json,
+    is_out_of_range,
 )
 from cdc.codecs.table import (
     BIT,

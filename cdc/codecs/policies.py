@@ -15,15 +15,19 @@ from typing import Any, Final
 
 from cdc.codecs.table import CODECS, DATE, NUMERIC, TIMESTAMP, TIMESTAMPTZ, is_simple_key
 from cdc.names import TableId
-from cdc.schema import CLAMP, ERROR, NULL, STRING, Column, TableSchema
+from cdc.schema import ARRAY_POLICIES, CLAMP, ERROR, NULL, STRING, Column, TableSchema
 
 #: What cdc.yaml may say of a type or column.
-POLICIES: Final = (CLAMP, NULL, STRING, ERROR)
-#: Names of types in cdc.yaml, Postgres' long ones too.
-TYPE_NAMES: Final = {
+POLICIES: Final = (CLAMP, NULL, STRING, ERROR, *ARRAY_POLICIES)
+_NAMES: Final = {
     **{codec.name: oid for oid, codec in CODECS.items()},
     "timestamp without time zone": TIMESTAMP,
     "timestamp with time zone": TIMESTAMPTZ,
+}
+#: Names of types in cdc.yaml, Postgres' long ones too: OID, and whether arrays of it.
+TYPE_NAMES: Final = {
+    **{name: (oid, False) for name, oid in _NAMES.items()},
+    **{f"{name}[]": (oid, True) for name, oid in _NAMES.items()},
 }
 #: Postgres' text of what is out of range: infinite, BC, or of a year above 9999.
 FAR_TEXT: Final = r"-?infinity|\d{4,7}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?(\+00)?( BC)?"
@@ -99,12 +103,12 @@ class TypePolicies:
 
     def put_into(self, schema: TableSchema) -> TableSchema:
         """What the derived table has of a schema, with the policy of every column."""
-        by_oid = {TYPE_NAMES[name]: policy for name, policy in self.types.items()}
+        by_type = {TYPE_NAMES[name]: policy for name, policy in self.types.items()}
         schema = schema.derived()
         return replace(
             schema,
-            columns=tuple(self._with_policy(c, schema, by_oid) for c in schema.columns),
-            dropped=tuple(self._with_policy(c, schema, by_oid) for c in schema.dropped),
+            columns=tuple(self._with_policy(c, schema, by_type) for c in schema.columns),
+            dropped=tuple(self._with_policy(c, schema, by_type) for c in schema.dropped),
         )
 
     def unknown_columns(self, schema: TableSchema) -> tuple[str, ...]:
@@ -112,12 +116,18 @@ class TypePolicies:
         known = {c.name for c in (*schema.columns, *schema.dropped)}
         return tuple(sorted(self.columns.keys() - known))
 
+    def not_arrays(self, schema: TableSchema) -> tuple[str, ...]:
+        """Columns that cdc.yaml wants as ARRAY and that are no arrays: they stay what they are."""
+        wanted = (c for c in schema.columns if self.columns.get(c.name) in ARRAY_POLICIES)
+        return tuple(c.name for c in wanted if not c.resolved.array)
+
     def _with_policy(
-        self, column: Column, schema: TableSchema, by_oid: Mapping[int, str]
+        self, column: Column, schema: TableSchema, by_type: Mapping[tuple[int, bool], str]
     ) -> Column:
         wire = column.resolved
-        by_type = None if wire.array else by_oid.get(wire.oid)
-        policy = self.columns.get(column.name, by_type) or CLAMP
+        policy = self.columns.get(column.name) or by_type.get((wire.oid, wire.array)) or CLAMP
+        if policy in ARRAY_POLICIES and not wire.array:
+            policy = CLAMP
         alone = schema.key == (column.name,)
         if alone and policy in (CLAMP, NULL) and is_simple_key(column):
             # Two keys would become one.

@@ -9,7 +9,7 @@ from cdc.codecs import policies
 from cdc.codecs.table import NUMERIC, FromJson, codec_of
 from cdc.codecs.to_text import same
 from cdc.errors import LakeError
-from cdc.schema import CLAMP, NULL, STRING, Column
+from cdc.schema import ARRAY_ERROR, CLAMP, NULL, STRING, Column
 
 _MAX_DECIMAL_PRECISION = 38
 #: numeric's typmod: precision and scale in an offset of its own; the scale has 11 bits.
@@ -47,6 +47,9 @@ def decimal_form(column: Column) -> tuple[int, int] | None:
 
 def delta_type(column: Column) -> str:
     """Spark DDL of the column in a replica: exact, else STRING."""
+    element = column.element
+    if element is not None:
+        return f"ARRAY<{delta_type(element)}>"
     decimal = decimal_form(column)
     if decimal is not None:
         return f"DECIMAL({decimal[0]},{decimal[1]})"
@@ -55,20 +58,56 @@ def delta_type(column: Column) -> str:
 
 def bends(column: Column) -> bool:
     """Whether values that the column's Delta type cannot hold are replaced by others."""
+    if column.element is not None:
+        return column.policy != ARRAY_ERROR
     limited = decimal_form(column) is not None or policies.ends(column) is not None
     return limited and column.policy in (CLAMP, NULL)
+
+
+def is_out_of_range(column: Column, value: Any) -> bool:
+    """Whether a JSON value of a column that ``bends`` is replaced by another."""
+    element = column.element
+    if element is None:
+        return policies.is_out_of_range(column, value)
+    if not _fits_array(value):
+        return True
+    return bends(element) and any(
+        part is not None and policies.is_out_of_range(element, part) for part in value
+    )
+
+
+def _fits_array(value: Any) -> bool:
+    """Whether an array has one dimension that begins at 1: an ARRAY knows no others."""
+    # Another lower bound makes it a text. All elements of an array have the same dimensions.
+    return isinstance(value, list) and not (value and isinstance(value[0], list))
+
+
+def _to_array(column: Column, element: Column) -> FromJson:
+    convert = from_json(element)
+
+    def of(value: Any) -> Any:
+        if _fits_array(value):
+            return [None if part is None else convert(part) for part in value]
+        if column.policy == ARRAY_ERROR:
+            raise ValueError("not an array of one dimension from 1")
+        # Nothing that an ARRAY holds is nearest to it.
+        return None
+
+    return of
 
 
 def from_json(column: Column) -> FromJson:
     """Converter of the envelope's value (never None) to the value in the replica.
 
-    What the Delta type cannot hold (infinity, BC, years above 9999, NaN in a DECIMAL) is
-    replaced by the column's policy. Otherwise the converter raises LakeError
-    ``value_out_of_range``, naming the column.
+    What the Delta type cannot hold (infinity, BC, years above 9999, NaN in a DECIMAL, in an
+    ARRAY bounds and more dimensions) is replaced by the column's policy. Otherwise the
+    converter raises LakeError ``value_out_of_range``, naming the column.
     """
-    codec = codec_of(column)
+    codec, element = codec_of(column), column.element
     convert = codec.from_json if decimal_form(column) is None else _to_decimal
-    if column.policy == STRING:
+    if element is not None:
+        convert = _to_array(column, element)
+    elif column.policy == STRING:
         convert = codec.to_text
     elif bends(column):
         convert = policies.in_range(column, convert)
@@ -93,6 +132,9 @@ def arrow_type(column: Column) -> Any:
     """The pyarrow type that matches ``delta_type``."""
     import pyarrow as pa  # slow to import: not for the capture process
 
+    element = column.element
+    if element is not None:
+        return pa.list_(arrow_type(element))
     decimal = decimal_form(column)
     if decimal is not None:
         return pa.decimal128(*decimal)

@@ -144,7 +144,7 @@ TopicPrefix = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_TOPIC_PREFIX.pattern}$"}),
 ]
 Policy = Annotated[
-    Literal["clamp", "null", "string", "error"],
+    Literal["clamp", "null", "string", "error", "array", "array_null", "array_error"],
     # null without quotes is YAML's own word for nothing.
     BeforeValidator(lambda value: "null" if value is None else value),
 ]

@@ -46,7 +46,7 @@ from cdc.config.security import LogSecurity
 from cdc.config.tables import TableConfig, short_forms
 from cdc.config.units import parse_duration
 from cdc.names import MAX_SNAPSHOT_WORKERS, TableId, default_publication, default_slot
-from cdc.schema import STRING
+from cdc.schema import ARRAY_POLICIES, STRING
 from cdc.schema_policy import SchemaPolicies, SchemaPolicy
 from cdc.table_names import TablePattern
 
@@ -181,7 +181,11 @@ class SourceConfig(Model):
     @classmethod
     def _types_with_limits(cls, types: dict[str, str]) -> dict[str, str]:
         for name, policy in types.items():
-            if policy != STRING and TYPE_NAMES[name] not in policies.LIMITED:
+            oid, array = TYPE_NAMES[name]
+            if policy in ARRAY_POLICIES:
+                if not array:
+                    raise fail("shape", f"{policy} is for arrays, such as {name}[]", name)
+            elif policy != STRING and (array or oid not in policies.LIMITED):
                 known = ", ".join(CODECS[oid].name for oid in policies.LIMITED)
                 raise fail("shape", f"{policy} is for {known}; Delta holds all of {name}", name)
         return types

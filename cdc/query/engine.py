@@ -140,9 +140,15 @@ def _first_line(problem: Exception) -> str:
 
 def _plan(name: str, kind: str) -> tuple[str, Convert | None]:
     """How to fetch a column exactly: SQL expression, and converter of what comes."""
-    if kind in _EXACT or _EXACT_DECIMAL.fullmatch(kind) or _is_exact_nested(kind):
+    if kind in _EXACT or _EXACT_DECIMAL.fullmatch(kind):
         return name, None
     text = f"CAST({name} AS VARCHAR)"
+    if kind.endswith("[]"):
+        part, convert = _plan("part", kind[:-2])
+        if convert is not None:
+            return f"list_transform({name}, lambda part: {part})", _each(convert)
+        # Of structs and maps DuckDB's text is taken, in lists too.
+        return (name if part == "part" else text), None
     if kind == "FLOAT":
         # The shortest text that means this 4-byte value, as Postgres prints it.
         return text, float
@@ -157,13 +163,11 @@ def _plan(name: str, kind: str) -> tuple[str, Convert | None]:
     return text, None
 
 
-def _is_exact_nested(kind: str) -> bool:
-    """Lists of exact types; of structs and maps DuckDB's text is taken."""
-    while kind.endswith("[]"):
-        kind = kind[:-2]
-        if kind in _EXACT or _EXACT_DECIMAL.fullmatch(kind):
-            return True
-    return False
+def _each(convert: Convert) -> Convert:
+    def of(parts: list[Any]) -> Any:
+        return [None if part is None else convert(part) for part in parts]
+
+    return of
 
 
 def _or_text(parse: Convert) -> Convert:

@@ -36,6 +36,8 @@ _FILE_BITS: Final = 40
 
 def duckdb_type(column: Column) -> str:
     """DuckDB's type of a column, which holds exactly the values of its Delta type."""
+    if column.element is not None:
+        return f"{duckdb_type(column.element)}[]"
     ddl = delta_type(column)
     return _DUCKDB.get(ddl, ddl)
 

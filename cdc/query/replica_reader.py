@@ -118,5 +118,7 @@ def local_path(uri: str, name: str) -> str:
 
 
 def _ddl(kind: Any) -> str:
-    text = str(getattr(kind, "type", ""))
+    text = str(kind.type)
+    if text == "array":
+        return f"ARRAY<{_ddl(kind.element_type)}>"
     return _TYPES.get(text, text.upper())

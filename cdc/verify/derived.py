@@ -23,6 +23,7 @@ from cdc.verify.forms import (
     digest,
     form_of,
     has_integer_key,
+    holds_signs,
     range_of,
 )
 from cdc.verify.result import CHANGED, DUPLICATED, EXTRA, MISSING
@@ -162,9 +163,9 @@ def _joined(columns: Sequence[Column]) -> str:
     return f"concat_ws({_SEPARATOR}, {', '.join(map(_element, columns))})"
 
 
-def _element(column: Column) -> str:
-    value = _value(column)
-    if delta_type(column) == "STRING":
+def _element(column: Column, name: str | None = None) -> str:
+    value = _value(column, name)
+    if holds_signs(column):
         value = f"replace({value}, {_ESCAPE}, {_ESCAPE} || {_ESCAPE})"
     return f"coalesce({value}, {_NULL_MARK})"
 
@@ -178,9 +179,14 @@ def _range(schema: TableSchema, key_digest: str) -> str:
     return f"({folded} & {RANGES - 1})"
 
 
-def _value(column: Column) -> str:
-    """SQL of a value's text."""
-    name, form = quoted(column.target), form_of(column)
+def _value(column: Column, name: str | None = None) -> str:
+    """SQL of a value's text; ``name``: of the value, if it is not that of the column."""
+    name, form = name or quoted(column.target), form_of(column)
+    if column.element is not None:
+        parts = f"list_transform({name}, lambda e: {_element(column.element, 'e')})"
+        # Each element with its end, so that none and an empty one differ.
+        text = f"array_to_string(list_append({parts}, ''), {_SEPARATOR})"
+        return f"CASE WHEN {name} IS NOT NULL THEN {text} END"
     if form is Form.HEX:
         return f"lower(hex({name}))"
     if form is not Form.TEXT:

@@ -1,8 +1,9 @@
 r"""The canonical text of a row, which source and derived table each compute by themselves. Pure.
 
 A value's text is Postgres' own under ``cdc.session_settings``, but for floats (their bits, so
-that -0 is not 0) and bytes (their hex digits). The row is its values joined by SEPARATOR:
-ESCAPE is doubled inside of values, so no two rows have the same text, and NULL_MARK is no value.
+that -0 is not 0), bytes (their hex digits) and an ARRAY (its elements, each followed by
+SEPARATOR). The row is its values joined by SEPARATOR: ESCAPE is doubled inside of values, and of
+an ARRAY's elements, so no two rows have the same text, and NULL_MARK is no value.
 Rows are compared by the md5 of that text, ranges by the sum of their rows' digests.
 
 A range is one of ``RANGES`` parts of the table by key: of the hash of its text, or of an integer
@@ -15,6 +16,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,6 +47,7 @@ class Form(enum.Enum):
     HEX = "hex"  # of bytes
     REAL = "real"  # eight hexadecimal digits, or NaN
     DOUBLE = "double"  # sixteen of them, or NaN
+    ARRAY = "array"  # of its elements
 
 
 _FORMS: Final = {"BINARY": Form.HEX, "FLOAT": Form.REAL, "DOUBLE": Form.DOUBLE}
@@ -52,7 +55,14 @@ _FORMS: Final = {"BINARY": Form.HEX, "FLOAT": Form.REAL, "DOUBLE": Form.DOUBLE}
 
 def form_of(column: Column) -> Form:
     """The form of a column's values, by its type in the derived table."""
+    if column.element is not None:
+        return Form.ARRAY
     return _FORMS.get(delta_type(column), Form.TEXT)
+
+
+def holds_signs(column: Column) -> bool:
+    """Whether ESCAPE can stand in the texts of the column's values."""
+    return form_of(column) is Form.ARRAY or delta_type(column) == "STRING"
 
 
 def compared(schema: TableSchema) -> TableSchema:
@@ -100,6 +110,8 @@ def shown(column: Column, text: str | None) -> Any:
     if text is None:
         return None
     form = form_of(column)
+    if column.element is not None:
+        return [shown(column.element, part) for part in _parts(text)]
     if form is Form.HEX:
         return "\\x" + text
     if form is not Form.TEXT:
@@ -112,3 +124,10 @@ def shown(column: Column, text: str | None) -> Any:
     if kind in _INTEGERS:
         return int(text)
     return text == "true" if kind == "BOOLEAN" else text
+
+
+def _parts(text: str) -> list[str | None]:
+    """The texts of an ARRAY's elements, out of its own."""
+    # A doubled ESCAPE is one of the element's, whatever follows it.
+    found = re.findall(f"((?:{ESCAPE}{ESCAPE}|[^{ESCAPE}])*|{NULL_MARK}){SEPARATOR}", text)
+    return [None if part == NULL_MARK else part.replace(ESCAPE * 2, ESCAPE) for part in found]

@@ -20,6 +20,7 @@ from cdc.verify.forms import (
     Form,
     form_of,
     has_integer_key,
+    holds_signs,
 )
 
 # Their cast to text gives their own text, which holds nothing to escape.
@@ -51,9 +52,16 @@ def _literal(text: str) -> str:
 _ESCAPE, _SEPARATOR, _NULL_MARK = map(_literal, (ESCAPE, SEPARATOR, NULL_MARK))
 
 
-def value_text(column: Column) -> str:
-    """A value's text, or that of what the column's policy puts in its place; NULL for no value."""
-    name, form, wire = quote_ident(column.name), form_of(column), column.resolved
+def value_text(column: Column, name: str | None = None) -> str:
+    """A value's text, or that of what the column's policy puts in its place; NULL for no value.
+
+    Args:
+        column: What is read.
+        name: SQL of the value, if it is not the column itself.
+    """
+    name, form, wire = name or quote_ident(column.name), form_of(column), column.resolved
+    if column.element is not None:
+        return _array_text(column.element, name)
     if form is Form.HEX:
         return f"encode({name}, 'hex')"
     if form is not Form.TEXT:
@@ -66,6 +74,23 @@ def value_text(column: Column) -> str:
         # And not IS NULL, which is true for a composite value whose fields are all NULL.
         return f"CASE WHEN num_nulls({name}) = 0 THEN format('%s', {name}) END"
     return _in_place(column, name) if codecs.bends(column) else f"{name}::text"
+
+
+def _array_text(element: Column, name: str) -> str:
+    """Of an ARRAY: each element with its end, so that none and an empty one differ."""
+    # By subscripts: unnest makes columns out of composite values. Each name with its table's,
+    # since the column may be called like any of them.
+    parts = (
+        f"SELECT n.n, (a.a)[n.n] AS e FROM (SELECT {name} AS a) AS a,"  # noqa: S608
+        " generate_subscripts(a.a, 1) AS n(n)"
+    )
+    text = _element(element, "part.e")
+    joined = f"string_agg({text} || {_SEPARATOR}, '' ORDER BY part.n)"
+    fits = f"array_ndims({name}) = 1 AND array_lower({name}, 1) = 1"
+    return (
+        f"CASE WHEN cardinality({name}) = 0 THEN ''"  # noqa: S608
+        f" WHEN {fits} THEN (SELECT {joined} FROM ({parts}) AS part) END"
+    )
 
 
 def _in_place(column: Column, name: str) -> str:
@@ -119,9 +144,9 @@ def range_number(schema: TableSchema, encoding: str) -> str:
     return f"({folded} & {RANGES - 1})::int"
 
 
-def _element(column: Column) -> str:
-    text, wire = value_text(column), column.resolved
-    if codecs.delta_type(column) == "STRING" and (wire.array or wire.oid not in _PLAIN):
+def _element(column: Column, name: str | None = None) -> str:
+    text, wire = value_text(column, name), column.resolved
+    if holds_signs(column) and (wire.array or wire.oid not in _PLAIN):
         text = f"replace({text}, {_ESCAPE}, {_ESCAPE} || {_ESCAPE})"
     return f"coalesce({text}, {_NULL_MARK})"
 

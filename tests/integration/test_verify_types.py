@@ -48,6 +48,10 @@ def fill(writer, kind, number):
             writer.execute(
                 f"insert into t{number} (a) values (%s::text[]::{array})", ([literal, None],)
             )
+    # None, one, with a bound of its own, and of two dimensions.
+    for shape in ("array[0]", "array[1]", "array[2], array[0]", "array[2, 1]"):
+        element = f"null::{kind.sql if kind.array else 'text'}"
+        writer.execute(f"insert into t{number} (a) values (array_fill({element}, {shape}))")
     writer.execute(f"insert into t{number} (v) values (null)")
 
 
@@ -79,7 +83,7 @@ def with_policies(schema):
     for policy in POLICIES:
         columns = [replace(c, policy=policy) if c.name != "id" else c for c in schema.columns]
         forms = tuple(
-            (codecs.delta_type(c), codecs.bends(c) and c.policy == policy and policy)
+            (codecs.delta_type(c), codecs.bends(c.element or c) and c.policy == policy and policy)
             for c in columns
         )
         found.setdefault(forms, replace(schema, columns=tuple(columns)))

@@ -1,5 +1,6 @@
 """The driver's fold by Arrow agrees with the Python fold, and its values with the codecs."""
 
+import datetime as dt
 import random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,7 @@ from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.errors import LakeError, LogError
 from cdc.fold import fold, settle
 from cdc.position import Position, frontier
-from cdc.schema import ERROR
+from cdc.schema import ARRAY, ERROR, WireType
 from spark_jobs import newest
 from spark_jobs.arrow_values import ArrowValues, Newest, _Refused
 from spark_jobs.base import BaseRows
@@ -22,7 +23,7 @@ from spark_jobs.layout import GONE_COLUMN, Layout
 from spark_jobs.newest import NewestRecords, TooLarge
 from spark_jobs.records import Bounds
 from tests.support.histories import PARTITIONS, random_history
-from tests.support.schemas import all_types_row, all_types_schema, column, table_schema
+from tests.support.schemas import INT4S, all_types_row, all_types_schema, column, table_schema
 
 SCHEMA = table_schema(
     column(1, "id", codecs.INT4, not_null=True), ("a", codecs.INT8), column(3, "big")
@@ -187,6 +188,34 @@ def test_values_that_delta_cannot_hold(oid, type, text):
     assert refused.value.code == "value_out_of_range"
     assert refused.value.table == "shop.public.orders"
     assert "column x" in refused.value.message
+
+
+def test_arrays_are_read_by_arrow_and_what_they_cannot_hold_is_counted():
+    wire = WireType(codecs.DATE, -1, array=True)
+    days = column(2, "days", 1182, type="date[]", wire=wire, policy=ARRAY)
+    schema = table_schema(("id", codecs.INT4), days, column(3, "numbers", INT4S, policy=ARRAY))
+    values = ArrowValues(Layout(schema, "shop.public.orders"), "t")
+    plain = [
+        newest_of(schema, [b"1", b"{2024-02-29,NULL}", b"{1,NULL}"]),
+        newest_of(schema, [b"2", b"{}", None]),
+    ]
+    assert values._by_arrow(plain).equals(values._one_by_one(plain))
+    odd = [
+        newest_of(schema, [b"3", b"{infinity}", b"{{1},{2}}"]),
+        newest_of(schema, [b"4", b"[0:0]={2024-02-29}", b"{3}"]),
+    ]
+    for records in ([odd[0]], [odd[1]]):
+        with pytest.raises(_Refused):
+            values._by_arrow(records)
+    far: list[tuple[int, str]] = []
+    found = values.table([*plain, *odd], far).to_pylist()
+    assert sorted(far) == [(2, "days"), (2, "numbers"), (3, "days")]
+    assert [(row["days"], row["numbers"]) for row in found] == [
+        ([dt.date(2024, 2, 29), None], [1, None]),
+        ([], None),
+        ([dt.date(9999, 12, 31)], None),
+        (None, [3]),
+    ]
 
 
 def test_keys_that_are_stored_and_keys_that_are_typed():

@@ -9,7 +9,17 @@ from pyspark.sql import functions as f
 
 from cdc import codecs
 from cdc.errors import LakeError
-from cdc.schema import CLAMP, ERROR, NULL, STRING, Column, WireType
+from cdc.schema import (
+    ARRAY,
+    ARRAY_ERROR,
+    ARRAY_NULL,
+    CLAMP,
+    ERROR,
+    NULL,
+    STRING,
+    Column,
+    WireType,
+)
 from spark_jobs.failures import spark_failures
 from spark_jobs.layout import Layout
 from spark_jobs.session import worker_session
@@ -55,9 +65,9 @@ def printed(value, delimiter=","):
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def arrays(oid, rng, delimiter):
+def arrays(elements, rng, delimiter):
     """Texts of arrays of one to six dimensions."""
-    elements = [*ELEMENTS[oid], None]
+    elements = [*elements, None]
     made = ["{}", printed([None], delimiter), printed(elements, delimiter)]
     made += [
         f"[-1:0]={printed(elements[:2], delimiter)}",
@@ -104,7 +114,7 @@ def test_texts_of_arrays_are_those_of_the_server(spark):
         delimiter = ";" if oid == OTHER else ","
         wire = WireType(oid, -1, array=True, delimiter=delimiter)
         columns.append(Column(number, f"c{number}", 1, -1, "any", False, wire=wire))
-        texts.append(arrays(oid, rng, delimiter))
+        texts.append(arrays(ELEMENTS[oid], rng, delimiter))
     found = in_spark(spark, columns, texts)
     for column, values, expected in zip(columns, found, texts, strict=True):
         assert values == expected
@@ -132,17 +142,39 @@ def test_values_of_every_type_are_those_of_the_codecs(spark, policy):
             assert values == given
 
 
+@pytest.mark.parametrize("policy", [ARRAY, ARRAY_NULL])
+def test_arrays_are_those_of_the_codecs(spark, policy):
+    rng = random.Random(7)
+    columns, texts = [], []
+    for number, (oid, elements) in enumerate([*ELEMENTS.items(), (codecs.NUMERIC, DECIMALS)]):
+        typmod = numeric_typmod(38, 10) if elements is DECIMALS else -1
+        wire = WireType(oid, typmod, array=True, delimiter=",")
+        columns.append(Column(number, f"c{number}", 1, -1, "any", False, wire=wire, policy=policy))
+        # What an array may hold too.
+        texts.append([*arrays(elements, rng, ","), *(printed([e]) for e in elements)])
+    found = in_spark(spark, columns, texts)
+    for column, values, given in zip(columns, found, texts, strict=True):
+        convert, encode = codecs.from_json(column), codecs.codec_of(column).to_json
+        expected = [convert(orjson.loads(encode(text.encode()))) for text in given]
+        assert [] in expected and None in expected
+        assert repr(values) == repr(pa.array(expected, codecs.arrow_type(column)).to_pylist())
+
+
 @pytest.mark.parametrize(
-    ("oid", "text"),
+    ("oid", "text", "policy"),
     [
-        (codecs.DATE, "infinity"),
-        (codecs.TIMESTAMP, "0044-03-15 00:00:00 BC"),
-        (codecs.NUMERIC, "NaN"),
+        (codecs.DATE, "infinity", ERROR),
+        (codecs.TIMESTAMP, "0044-03-15 00:00:00 BC", ERROR),
+        (codecs.NUMERIC, "NaN", ERROR),
+        (codecs.DATE, "{NULL,infinity}", ARRAY_ERROR),
+        (codecs.INT8, "{{77}}", ARRAY_ERROR),
+        (codecs.INT8, "[2:2]={77}", ARRAY_ERROR),
     ],
 )
-def test_a_value_out_of_range_is_an_error_when_cdc_yaml_says_so(spark, oid, text):
+def test_a_value_out_of_range_is_an_error_when_cdc_yaml_says_so(spark, oid, text, policy):
     typmod = numeric_typmod(5, 2) if oid == codecs.NUMERIC else -1
-    refused = Column(1, "c", oid, typmod, "any", False, policy=ERROR)
+    wire = WireType(oid, typmod, array=policy == ARRAY_ERROR)
+    refused = Column(1, "c", oid, typmod, "any", False, wire=wire, policy=policy)
     layout = Layout(table_schema(refused, key=("c",)), "shop.public.t")
     with pytest.raises(LakeError) as caught, spark_failures(layout, "reading"):
         in_spark(spark, [refused], [[text]])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cdc import codecs
 from cdc.codecs import CODECS, BadText, TypePolicies, arrow_type, delta_type, from_json, to_text
 from cdc.errors import LakeError
-from cdc.schema import CLAMP, ERROR, NULL, STRING
-from tests.support.schemas import column, table_schema
+from cdc.schema import ARRAY, ARRAY_ERROR, ARRAY_NULL, CLAMP, ERROR, NULL, STRING, WireType
+from tests.support.schemas import INT4S, TEXTS, column, numeric_typmod, table_schema
 
 
 def json_of(oid, text):
@@ -189,6 +189,72 @@ def test_policies_of_columns_go_before_those_of_types():
     assert from_json(found.column("f"))(1e23) == "9.999999999999999e+22"
     assert found.to_record() == schema.to_record()
     assert TypePolicies({"date": STRING}).put_into(schema).column("day").policy == STRING
+
+
+def array(oid, policy=ARRAY, type="any[]", typmod=-1):
+    made = column(1, "c", 16500, type=type, policy=policy)
+    return replace(made, wire=WireType(oid, typmod, array=True))
+
+
+@pytest.mark.parametrize(
+    ("oid", "ddl", "text", "value"),
+    [
+        (codecs.INT4, "ARRAY<INT>", "{1,NULL,-3}", [1, None, -3]),
+        (codecs.TEXT, "ARRAY<STRING>", '{"",NULL,"NULL","[[1"}', ["", None, "NULL", "[[1"]),
+        (codecs.NUMERIC, "ARRAY<STRING>", "{NaN,1.50}", ["NaN", "1.50"]),
+        (codecs.BYTEA, "ARRAY<BINARY>", '{"\\\\x00ff"}', [b"\x00\xff"]),
+        (codecs.DATE, "ARRAY<DATE>", "{2024-02-29}", [dt.date(2024, 2, 29)]),
+        (codecs.FLOAT8, "ARRAY<DOUBLE>", "{0.1,-Infinity}", [0.1, -math.inf]),
+        (16400, "ARRAY<STRING>", '{sad,"do re"}', ["sad", "do re"]),
+        (codecs.BOOL, "ARRAY<BOOLEAN>", "{}", []),
+    ],
+)
+def test_an_array_is_an_array_when_cdc_yaml_says_so(oid, ddl, text, value):
+    for policy in (ARRAY, ARRAY_NULL, ARRAY_ERROR):
+        wanted = array(oid, policy)
+        form = orjson.loads(codecs.codec_of(wanted).to_json(text.encode()))
+        assert delta_type(wanted) == ddl
+        assert from_json(wanted)(form) == value
+        assert not codecs.is_out_of_range(wanted, form)
+        assert codecs.bends(wanted) == (policy != ARRAY_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("oid", "text", "clamped", "nulled"),
+    [
+        (codecs.INT4, "{{1,2},{3,4}}", None, None),
+        (codecs.INT4, "[0:1]={1,2}", None, None),
+        (codecs.TEXT, "{{NULL}}", None, None),
+        (codecs.DATE, "{2024-02-29,infinity,NULL}", [dt.date(2024, 2, 29), LAST, None],
+         [dt.date(2024, 2, 29), None, None]),
+        (codecs.NUMERIC, "{1.50,NaN}", [Decimal("1.50"), None], [Decimal("1.50"), None]),
+    ],
+)  # fmt: skip
+def test_what_an_array_cannot_hold_is_replaced_by_the_policy(oid, text, clamped, nulled):
+    typmod = numeric_typmod(10, 2) if oid == codecs.NUMERIC else -1
+    for policy, value in ((ARRAY, clamped), (ARRAY_NULL, nulled)):
+        wanted = array(oid, policy, typmod=typmod)
+        form = orjson.loads(codecs.codec_of(wanted).to_json(text.encode()))
+        assert codecs.is_out_of_range(wanted, form)
+        assert from_json(wanted)(form) == value
+    strict = array(oid, ARRAY_ERROR, typmod=typmod)
+    with pytest.raises(LakeError) as caught:
+        from_json(strict)(form)
+    assert caught.value.code == "value_out_of_range"
+    assert text not in str(caught.value)
+
+
+def test_arrays_by_type_and_by_column():
+    schema = table_schema(
+        ("id", codecs.INT4), ("a", INT4S), ("b", TEXTS), ("c", INT4S), ("d", codecs.TEXT)
+    )
+    policies = TypePolicies({"integer[]": ARRAY_NULL}, {"b": ARRAY, "c": STRING, "d": ARRAY})
+    found = policies.put_into(schema)
+    assert {c.name: delta_type(c) for c in found.columns} == {
+        "id": "INT", "a": "ARRAY<INT>", "b": "ARRAY<STRING>", "c": "STRING", "d": "STRING",
+    }  # fmt: skip
+    assert policies.not_arrays(schema) == ("d",)
+    assert from_json(found.column("c"))([1, None]) == "{1,NULL}"
 
 
 @pytest.mark.parametrize(

@@ -491,3 +491,32 @@ def test_schema_in_the_examples_is_current():
 def test_example_is_valid():
     config = load_config(ROOT / "deploy/examples/cdc.yaml")
     assert config.project
+
+
+def with_types(types: str) -> str:
+    return changed("kind: postgres", f"kind: postgres\n    types: {types}")
+
+
+def test_types_have_policies_that_fit_them():
+    config = parse(with_types('{date: string, timestamptz: "null", "text[]": array_null}'))
+    policies = config.sources["shop"].policies_of(TableId("public", "orders"))
+    assert policies.types == {"date": "string", "timestamptz": "null", "text[]": "array_null"}
+
+
+@pytest.mark.parametrize(
+    ("types", "told"),
+    [
+        (
+            "{integer: clamp}",
+            "clamp is for date, timestamp, timestamptz, numeric; Delta holds",
+        ),
+        ('{"date[]": clamp}', "clamp is for"),
+        ("{integer: array}", "array is for arrays, such as integer[]"),
+        ("{datee: clamp}", "not a type that has a rule of its own"),
+        ("{date: arrays}", "did you mean array?"),
+    ],
+)
+def test_a_policy_that_does_not_fit_its_type_is_refused(types: str, told: str):
+    error = failing(with_types(types))
+    assert error.code == "config_invalid"
+    assert told in error.message

@@ -4,8 +4,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc import codecs
-from cdc.verify.forms import ESCAPE, RANGES, digest, has_integer_key, joined, range_of, shown
-from tests.support.schemas import column, table_schema
+from cdc.schema import ARRAY
+from cdc.verify.forms import (
+    ESCAPE,
+    NULL_MARK,
+    RANGES,
+    SEPARATOR,
+    digest,
+    has_integer_key,
+    joined,
+    range_of,
+    shown,
+)
+from tests.support.schemas import FLOAT8S, column, table_schema
+from tests.support.schemas import TEXTS as TEXTS_OID
 
 TEXTS = st.none() | st.text(st.sampled_from([ESCAPE, ",", "N", "a"]), max_size=5)
 ROWS = st.lists(TEXTS, min_size=3, max_size=3).map(tuple)
@@ -55,3 +67,13 @@ def test_what_is_shown():
     assert shown(column(1, "c", codecs.BYTEA), "00ff") == "\\x00ff"
     assert shown(column(1, "c", codecs.TEXT), None) is None
     assert shown(column(1, "c", codecs.TEXT), "é") == "é"
+
+
+@given(st.lists(TEXTS))
+def test_an_array_is_shown_by_its_elements(parts):
+    text = "".join(joined([part]) + SEPARATOR for part in parts)
+    array = column(1, "c", TEXTS_OID, policy=ARRAY)
+    assert shown(array, text) == parts
+    floats = column(1, "c", FLOAT8S, policy=ARRAY)
+    assert shown(floats, f"3ff8000000000000{SEPARATOR}{NULL_MARK}{SEPARATOR}") == [1.5, None]
+    assert shown(array, None) is None
