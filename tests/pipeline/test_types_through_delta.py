@@ -166,5 +166,6 @@ def test_a_column_becomes_an_array_by_a_rebuild(stack, spark, topic_prefix, tmp_
         lake.apply()
         config = lake.config(entry(as_arrays(wider)))
         assert sorted(answer(config).rows) == [
-            *((*row, None) for row in expected), (4, [7], [dt.datetime.fromisoformat("2013-01-01")]),
-        ]  # fmt: skip
+            *((*row, None) for row in expected),
+            (4, [7], [dt.datetime.fromisoformat("2013-01-01")]),
+        ]
