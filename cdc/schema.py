@@ -140,6 +140,7 @@ class TableSchema:
         partitioned: A partitioned table, whose partitions' changes come under its own name.
         deferrable: The key is checked only at the end of a transaction, which can swap keys.
         chosen: The key is one that cdc.yaml gives.
+        row_filter: SQL condition of the rows that the publication has; None: it has all.
         dropped: Columns of earlier versions of the load that are gone. The derived table keeps
             those that are not hidden, NULL in every row. No later column has one's name.
     """
@@ -156,6 +157,7 @@ class TableSchema:
     partitioned: bool = False
     deferrable: bool = False
     chosen: bool = False
+    row_filter: str | None = None
     dropped: tuple[Column, ...] = ()
 
     @property
@@ -230,7 +232,8 @@ class TableSchema:
             "deferrable": self.deferrable,
             "chosen": self.chosen,
         }
-        return record | {name: True for name, on in flags.items() if on}
+        record |= {name: True for name, on in flags.items() if on}
+        return record | ({} if self.row_filter is None else {"row_filter": self.row_filter})
 
     @classmethod
     def from_record(cls, load: int, version: int, record: dict[str, Any]) -> TableSchema:
@@ -251,6 +254,7 @@ class TableSchema:
                 partitioned=record.get("partitioned", False),
                 deferrable=record.get("deferrable", False),
                 chosen=record.get("chosen", False),
+                row_filter=record.get("row_filter"),
                 dropped=tuple(Column.from_record(c) for c in record.get("dropped", ())),
             )
         except KeyError as missing:

@@ -222,7 +222,7 @@ class ChunkCopy:
             self.rows = result.command_tuples
 
     def _statement(self) -> bytes:
-        where = _where(self._piece, self._number)
+        where = _where(self._schema, self._piece, self._number)
         parts = [_select(self._schema, rows) + where for rows in self._relations()]
         query = sql.SQL(" UNION ALL ").join(parts)
         return sql.SQL("COPY ({}) TO STDOUT").format(query).as_bytes(self._connection)
@@ -293,11 +293,15 @@ def _rows_of(schema: TableSchema) -> sql.Composable:
     return name if schema.partitioned else sql.SQL("ONLY {}").format(name)
 
 
-def _where(piece: Piece, chunk: int) -> sql.Composed:
-    if piece.count == 1:
-        return sql.Composed([])
-    first, end = piece.blocks(chunk)
-    condition = sql.SQL(" WHERE ctid >= {}::tid").format(sql.Literal(f"({first},0)"))
-    if end is not None:
-        condition += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({end},0)"))
-    return condition
+def _where(schema: TableSchema, piece: Piece, chunk: int) -> sql.Composed:
+    conditions: list[sql.Composable] = []
+    if piece.count > 1:
+        first, end = piece.blocks(chunk)
+        conditions.append(sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({first},0)")))
+        if end is not None:
+            conditions.append(sql.SQL("ctid < {}::tid").format(sql.Literal(f"({end},0)")))
+    if schema.row_filter is not None:
+        # As the server itself prints it, with names of columns that the schema has pinned.
+        conditions.append(sql.SQL("({})").format(sql.SQL(schema.row_filter)))
+    start = sql.SQL(" WHERE " if conditions else "")
+    return start + sql.SQL(" AND ").join(conditions)

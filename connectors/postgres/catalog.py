@@ -89,6 +89,7 @@ class TableDefinition:
         not_in_wal: Partitions whose changes are not in the WAL.
         wanted_key: The key that cdc.yaml gives; None: it leaves that to us.
         types: As ``TableRecord.types``.
+        row_filter: Condition of the rows that the publication has; None: it has all.
         full_sends_generated: Under identity FULL the server (18 on) refuses UPDATE and DELETE
             while a generated column is not published.
     """
@@ -114,6 +115,7 @@ class TableDefinition:
     not_in_wal: tuple[str, ...] = ()
     wanted_key: tuple[str, ...] | None = None
     types: Mapping[str, str] = field(default_factory=dict)
+    row_filter: str | None = None
     full_sends_generated: bool = False
 
     @property
@@ -190,6 +192,7 @@ class TableDefinition:
             partitioned=self.kind == "p",
             deferrable=key is not None and key.deferrable,
             chosen=self.identity == "f" and self.wanted_key is not None,
+            row_filter=self.row_filter,
         )
 
 
@@ -283,6 +286,13 @@ NOT_IN_WAL = f"""
     ELSE '{{}}' END
 """  # noqa: S608  (put together from constants)
 
+# What counts of it: a publication that has the whole schema, too, has all rows. The view is asked
+# through JSON, because older servers have no such column.
+_ROW_FILTER = """
+    (SELECT to_jsonb(v) ->> 'rowfilter' FROM pg_catalog.pg_publication_tables v
+     WHERE v.pubname = pub.pubname AND v.schemaname = n.nspname AND v.tablename = c.relname)
+"""
+
 _TABLES = f"""
     SELECT n.nspname::text, c.relname::text, c.oid::bigint,
            {RELATION_FILE.format(c="c")},
@@ -310,7 +320,8 @@ _TABLES = f"""
            pg_get_userbyid(c.relowner)::text,
            coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
            {NOT_IN_WAL},
-           {VALUE_TYPES}
+           {VALUE_TYPES},
+           CASE WHEN to_jsonb(p) ->> 'prqual' IS NOT NULL THEN {_ROW_FILTER} END
     FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
@@ -388,6 +399,7 @@ def _definition(
         not_in_wal=tuple(row[20]),
         wanted_key=keys.get(id),
         types=row[21] or {},
+        row_filter=row[22],
         full_sends_generated=full_sends_generated,
     )
 

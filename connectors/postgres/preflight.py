@@ -25,6 +25,7 @@ from connectors.postgres.publication import (
     create_sql,
     differences,
     inspect_publication,
+    members,
     quote_table,
 )
 from connectors.postgres.server import ServerInfo, server_info
@@ -56,6 +57,17 @@ class SourceFacts:
             + ", ".join(table.generated_columns)
             for table in self.tables.values()
             if table.generated_columns
+        ]
+        found += [
+            f"{table.id}: its own rows are captured; those of tables that inherit from it come "
+            "under their own names, if cdc.yaml names them"
+            for table in self.tables.values()
+            if table.children and table.kind == "r"
+        ]
+        found += [
+            f"{table.id}: the publication has only the rows where {table.row_filter}"
+            for table in self.tables.values()
+            if table.row_filter is not None
         ]
         if self.server.encoding == "SQL_ASCII":
             found.append(
@@ -231,7 +243,7 @@ def not_published(table: TableId, publication: str) -> Finding:
         str(table),
         f"is not in the publication {publication}",
         f"let its owner run: ALTER PUBLICATION {quote_ident(publication)} ADD TABLE "
-        f"{quote_table(table)};",
+        f"{members([table])};",
         of_table=True,
     )
 

@@ -64,7 +64,7 @@ def inspect_publication(connection: psycopg.Connection[Any], name: str) -> Publi
         FROM pg_catalog.pg_publication p
         WHERE p.pubname = %s::text
     """
-    members = """
+    listed = """
         SELECT n.nspname::text, c.relname::text,
                to_jsonb(r) ->> 'prqual' IS NOT NULL, to_jsonb(r) ->> 'prattrs' IS NOT NULL
         FROM pg_catalog.pg_publication_rel r
@@ -76,7 +76,7 @@ def inspect_publication(connection: psycopg.Connection[Any], name: str) -> Publi
         row = connection.execute(head, (name,)).fetchone()
         if row is None:
             return None
-        tables = connection.execute(members, (row[0],)).fetchall()
+        tables = connection.execute(listed, (row[0],)).fetchall()
         schemas: list[tuple[str]] = []
         if connection.info.server_version >= 150000:
             schemas = connection.execute(
@@ -109,9 +109,17 @@ def quote_table(table: TableId) -> str:
     return f"{quote_ident(table.schema)}.{quote_ident(table.table)}"
 
 
+def members(tables: Iterable[TableId]) -> str:
+    """Tables as ADD and DROP take them: each alone, without those that inherit from it.
+
+    Partitions belong to their table all the same.
+    """
+    return ", ".join(f"ONLY {quote_table(table)}" for table in tables)
+
+
 def create_sql(name: str, tables: Iterable[TableId]) -> str:
     """The statement that publishes exactly these tables."""
-    listed = ", ".join(quote_table(table) for table in sorted(tables))
+    listed = members(sorted(tables))
     what = f"FOR TABLE {listed} " if listed else ""
     return (
         f"CREATE PUBLICATION {quote_ident(name)} {what}"
@@ -156,9 +164,10 @@ def differences(
 
     Args:
         info: The publication.
-        tables: The tables that it must publish, all operations, all rows, all columns.
-        managed: It is ours, and so must not publish anything else; otherwise somebody else
-            says what it publishes beyond them, which columns, and how it lists them.
+        tables: The tables that it must publish, with all operations.
+        managed: It is ours, and so must publish all rows and columns, and nothing else;
+            otherwise somebody else says what it publishes beyond them, which rows and columns,
+            and how it lists them.
         partitioned: Those that are partitioned.
         more: Whether it may publish another table all the same.
     """
@@ -174,32 +183,30 @@ def differences(
     if not info.all_tables:
         extra = sorted(id for id in info.tables - wanted if not more(id))
         if managed and extra:
-            listed = ", ".join(quote_table(table) for table in extra)
             found.append(
                 (
                     f"publishes tables that cdc.yaml does not list: {', '.join(map(str, extra))}",
-                    f"ALTER PUBLICATION {name} DROP TABLE {listed};",
+                    f"ALTER PUBLICATION {name} DROP TABLE {members(extra)};",
                 )
             )
         # Without whole schemas it has to list each.
         has = info.tables.__contains__ if managed else info.publishes
         if absent := sorted(table for table in wanted if not has(table)):
-            listed = ", ".join(quote_table(table) for table in absent)
             found.append(
                 (
                     f"does not publish {', '.join(map(str, absent))}",
-                    f"ALTER PUBLICATION {name} ADD TABLE {listed};",
+                    f"ALTER PUBLICATION {name} ADD TABLE {members(absent)};",
                 )
             )
-    bent = sorted((info.row_filtered | (info.column_listed if managed else set())) & wanted)
+    bent = sorted((info.row_filtered | info.column_listed) & wanted) if managed else []
     for table in bent:
         kind = "a row filter" if table in info.row_filtered else "a column list"
-        quoted = quote_table(table)
+        alone = members([table])
         found.append(
             (
                 f"has {kind} on {table}",
-                f"ALTER PUBLICATION {name} DROP TABLE {quoted}; "
-                f"ALTER PUBLICATION {name} ADD TABLE {quoted};",
+                f"ALTER PUBLICATION {name} DROP TABLE {alone}; "
+                f"ALTER PUBLICATION {name} ADD TABLE {alone};",
             )
         )
     if info.operations != OPERATIONS:

@@ -225,7 +225,7 @@ class Router:
         try:
             if route.net is not None:
                 self._collected.take(route, route.net, event, ordinal, size)
-            elif type(event) is Insert:
+            elif type(event) is Insert and UNSENT not in event.new:
                 new = event.new
                 if len(new) != route.width:
                     raise self._width()
@@ -234,11 +234,13 @@ class Router:
                     self._cache.put(relid, key, new)
                 self._send(route.topic, crc32(key) % route.partitions, key, value, headers)
                 self.records += 1
-            elif type(event) is Update:
+            elif isinstance(event, Delete):
+                self._delete(route, event)
+            elif isinstance(event, Update):
                 self._update(route, event, size, index)
             else:
-                assert isinstance(event, Delete)  # noqa: S101 - by the type of ``event``
-                self._delete(route, event)
+                # An update that brought the row past the publication's filter.
+                self._update(route, Update(relid, "", None, event.new), size, index)
         except BadValue as bad:
             raise self._stopped(route.table, "bad_value", str(bad)) from None
         except LogError as error:

@@ -79,11 +79,6 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
         )
     if table.is_partition:
         yield finding("partition", f"is a partition of {', '.join(table.parents)}", leave_out)
-    elif table.parents:
-        undo = " ".join(f"ALTER TABLE {name} NO INHERIT {parent};" for parent in table.parents)
-        yield finding("inherited", f"inherits from {', '.join(table.parents)}", undo)
-    if table.children and table.kind != "p":
-        yield finding("inherited", "has tables that inherit from it", leave_out)
     if table.rows_hidden:
         yield finding(
             "row_security",

@@ -32,7 +32,7 @@ from connectors.postgres.log_state import read_control
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.matching import matching_tables, refused_record
 from connectors.postgres.preflight import not_published, refusal, table_findings
-from connectors.postgres.publication import inspect_publication, quote_table
+from connectors.postgres.publication import inspect_publication, members
 from connectors.postgres.rekeying import key_changes, with_chosen_keys
 from connectors.postgres.table_checks import Finding
 
@@ -360,5 +360,4 @@ def publish_again(settings: CaptureSettings, asked: Sequence[TableId]) -> dict[T
 
 
 def _alter(settings: CaptureSettings, verb: str, tables: Sequence[TableId]) -> str:
-    listed = ", ".join(map(quote_table, tables))
-    return f"ALTER PUBLICATION {quote_ident(settings.publication)} {verb} TABLE {listed}"
+    return f"ALTER PUBLICATION {quote_ident(settings.publication)} {verb} TABLE {members(tables)}"

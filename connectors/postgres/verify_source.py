@@ -172,7 +172,8 @@ class PostgresTable:
         self._encoding = connection.info.parameter_status("server_encoding") or ""
         self._range = range_number(schema, self._encoding)
         self._key = [schema.column(name) for name in schema.key]
-        self._from = f"FROM {_relation(schema)}"
+        published = "true" if schema.row_filter is None else f"({schema.row_filter})"
+        self._from = f"FROM {_relation(schema)} WHERE {published}"
 
     def sums(self) -> dict[int, Sum]:
         """As ``Side.sums``."""
@@ -185,7 +186,7 @@ class PostgresTable:
     def rows(self, ranges: Sequence[int]) -> Iterator[list[tuple[str | None, ...]]]:
         """As ``SourceTable.rows``."""
         values = [*map(value_text, self._key), row_digest(self._schema.columns, self._encoding)]
-        query = f"SELECT {', '.join(values)} {self._from} WHERE {self._in(ranges)}"
+        query = f"SELECT {', '.join(values)} {self._from} AND {self._in(ranges)}"
         with mapped_errors("read the table"), self._connection.cursor("cdc_verify") as cursor:
             cursor.execute(query.encode())
             while batch := cursor.fetchmany(_BATCH):
@@ -198,7 +199,7 @@ class PostgresTable:
         ranges = sorted({range_of(schema, key) for key in keys})
         digests = ", ".join(quote_literal(digest(key)) for key in keys)
         query = (
-            f"SELECT {values} {self._from} WHERE {self._in(ranges)}"
+            f"SELECT {values} {self._from} AND {self._in(ranges)}"
             f" AND {row_digest(self._key, self._encoding)} IN ({digests})"
         )
         with mapped_errors("read the table"):

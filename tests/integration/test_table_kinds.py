@@ -7,6 +7,7 @@ import pytest
 
 from cdc.names import TableId
 from cdc.source_sql import RELATION_FILE
+from cdc.states import REMOVED
 from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
 from tests.support.compare import log_rows
 from tests.support.gated import Gate
@@ -24,6 +25,15 @@ def capturing(stack, database, topic_prefix):
         return source
 
     return make
+
+
+def let_others_publish(source, tables):
+    """The source's publication is one that somebody else has made."""
+    name = f"p_{source.conninfo['dbname']}"
+    source.execute(f"create publication {name} for table {tables}")
+    source.settings = dataclasses.replace(
+        source.settings, publication=name, manage_publication=False
+    )
 
 
 def assert_caught_up(source, *tables):
@@ -209,11 +219,7 @@ def test_a_column_list_leaves_the_other_columns_out(capturing):
     )
     if int(source.rows("show server_version_num")[0][0]) < 150000:
         pytest.skip("column lists came with version 15")
-    theirs = f"p_{source.conninfo['dbname']}"
-    source.execute(f"create publication {theirs} for table partial (id, shown)")
-    source.settings = dataclasses.replace(
-        source.settings, publication=theirs, manage_publication=False
-    )
+    let_others_publish(source, "partial (id, shown)")
     with source.running():
         source.wait_ready()
         source.execute(
@@ -222,6 +228,115 @@ def test_a_column_list_leaves_the_other_columns_out(capturing):
         )
         assert_caught_up(source, "partial")
         assert all(set(row) == {"id", "shown"} for row in source.state("partial").values())
+
+
+@pytest.mark.parametrize("identity", ["default", "full"])
+def test_a_row_filter_leaves_the_other_rows_out(capturing, identity):
+    source = capturing(
+        (
+            "create table partial (id int, shown int, big text, primary key (id, shown))",
+            f"alter table partial replica identity {identity}",
+            "alter table partial alter big set storage external",
+            "insert into partial select i, i % 3, repeat('b', 4000) || i"
+            " from generate_series(1, 300) i",
+        ),
+        ["partial"],
+    )
+    if int(source.rows("show server_version_num")[0][0]) < 150000:
+        pytest.skip("row filters came with version 15")
+    let_others_publish(source, "partial where (shown > 0 and id <> 7)")
+    with source.running():
+        source.wait_ready()
+        assert_caught_up(source, "partial")
+        source.execute(
+            "insert into partial values (301, 0, 'hidden'), (302, 1, 'shown')",
+            # Into the filter, with a value that is not sent; out of it; and on its other side.
+            "update partial set shown = 2 where id in (3, 6)",
+            "update partial set shown = 0 where id in (4, 5)",
+            "update partial set big = 'changed' where id in (7, 8, 9)",
+            "delete from partial where id between 10 and 20",
+            "delete from partial where id = 7",
+        )
+        assert_caught_up(source, "partial")
+        held = source.state("partial").values()
+        assert {row["shown"] for row in held} == {1, 2} and len(held) == 192
+        # The server makes an insert of it, whose old value only FULL has.
+        brought = [r for r in source.records("partial") if r.after and r.after["id"] == 3]
+        assert [(r.op, r.unchanged) for r in brought] == (
+            [("u", ("big",))] if identity == "default" else [("c", ())]
+        )
+
+
+def test_another_row_filter_loads_the_table_anew(capturing):
+    source = capturing(
+        (
+            "create table partial (id int primary key)",
+            "insert into partial select generate_series(1, 10)",
+        ),
+        ["partial"],
+    )
+    if int(source.rows("show server_version_num")[0][0]) < 150000:
+        pytest.skip("row filters came with version 15")
+    let_others_publish(source, "partial where (id > 4)")
+    with source.running():
+        source.wait_ready()
+        publication = source.settings.publication
+        source.execute(
+            f"alter publication {publication} set table partial where (id > 2)",
+            "insert into partial values (0), (11)",
+        )
+        source.wait_until(lambda: source.record("partial").load > 1, 60, "the next load")
+        source.wait_ready()
+        assert_caught_up(source, "partial")
+        assert {row["id"] for row in source.state("partial").values()} == set(range(3, 12))
+
+
+def test_tables_that_inherit_are_tables_of_their_own(capturing):
+    source = capturing(
+        (
+            "create table parent (id int primary key, v text)",
+            "create table child (extra int, primary key (id)) inherits (parent)",
+            "create table another (primary key (id)) inherits (parent)",
+            "insert into parent values (1, 'parent')",
+            "insert into child values (1, 'child', 7)",
+            "insert into another values (1, 'not captured')",
+        ),
+        ["parent", "child"],
+    )
+    with source.running():
+        source.wait_ready()
+        assert_caught_up(source, "parent", "child")
+        source.execute(
+            # Of all three.
+            "update parent set v = v || '!'",
+            "insert into child values (2, 'c', 8), (3, 'd', 9)",
+            "delete from parent where id = 3",
+            "alter table parent add column w int",
+            "update parent set w = id",
+        )
+        assert_caught_up(source, "parent", "child")
+        assert {row["w"] for row in source.state("child").values()} == {1, 2}
+        source.execute(
+            "alter table child no inherit parent",
+            "update parent set v = 'alone'",
+            "alter table child inherit parent",
+            "update parent set v = 'again' where id = 2",
+        )
+        assert_caught_up(source, "parent", "child")
+        source.execute("truncate parent", "insert into parent values (4, 'after')")
+        assert_caught_up(source, "parent", "child")
+        assert source.state("child") == {} and len(source.state("parent")) == 1
+        source.wait_until(source.knows_files, 20, "the files that the truncate made")
+    # One can go without the other.
+    source.settings = dataclasses.replace(
+        source.settings, tables=tuple(t for t in source.settings.tables if t.table == "child")
+    )
+    with source.running():
+        source.wait_until(lambda: source.record("parent").state == REMOVED, 20, "the removal")
+        source.execute("insert into child values (5, 'e', 1)")
+        assert_caught_up(source, "child")
+    published = "select tablename::text from pg_publication_tables where pubname = "
+    assert source.rows(f"{published}'{source.settings.publication}'") == [("child",)]
 
 
 def test_generated_columns_are_there_when_the_publication_has_them(capturing):
@@ -235,13 +350,7 @@ def test_generated_columns_are_there_when_the_publication_has_them(capturing):
     )
     if int(source.rows("show server_version_num")[0][0]) < 180000:
         pytest.skip("generated columns are published from version 18 on")
-    theirs = f"p_{source.conninfo['dbname']}"
-    source.execute(
-        f"create publication {theirs} for table sums with (publish_generated_columns = stored)"
-    )
-    source.settings = dataclasses.replace(
-        source.settings, publication=theirs, manage_publication=False
-    )
+    let_others_publish(source, "sums with (publish_generated_columns = stored)")
     with source.running():
         source.wait_ready()
         source.execute("insert into sums (id, a) values (2, 20)", "update sums set a = 11")

@@ -207,3 +207,25 @@ def test_a_partitioned_table_is_read_with_its_partitions(database):
                 pass
         assert error.value.code == "table_altered"
         assert "truncated" in error.value.message
+
+
+def test_rows_that_the_publication_leaves_out_are_not_read(database):
+    with psycopg.connect(**database, autocommit=True) as writer:
+        if writer.info.server_version < 150000:
+            pytest.skip("row filters came with version 15")
+        writer.execute("create table t (id int primary key, v text)")
+        writer.execute("insert into t select i, 'v' || i from generate_series(1, 150) i")
+        writer.execute("create publication some_rows for table t where (id > 100 or v = 'v7')")
+    with open_session(database, "cdc types") as session, open_snapshot(database, 20) as snapshot:
+        tables = [TableId("public", "t")]
+        (definition,) = read_tables(session, tables, "some_rows").values()
+        schema = definition.schema(1, Position(0, 1, 0))
+        assert TableSchema.from_record(1, 1, schema.to_record()) == schema
+        held, _ = derived_rows(session, schema)
+        assert len(held) == 51
+        with open_connection() as connection, snapshot.table(schema) as source:
+            derived = DerivedTable(connection, plan_of(schema), Tail((), held, False, settled=True))
+            assert source.sums() == derived.sums()
+            rows = [row for batch in source.rows(range(4096)) for row in batch]
+            assert {key for key, _ in rows} == {str(i) for i in (7, *range(101, 151))}
+            assert source.values([("7",), ("8",)]) == derived.values([("7",), ("8",)])

@@ -66,10 +66,11 @@ def source_rows(conninfo, schema):
         else sql.Identifier(c.name)
         for c in schema.columns
     ]
-    query = sql.SQL("select {} from {}{}").format(
+    query = sql.SQL("select {} from {}{} where {}").format(
         sql.SQL(", ").join(fields),
         sql.SQL("" if schema.partitioned else "only "),
         sql.Identifier(schema.schema, schema.table),
+        sql.SQL(schema.row_filter or "true"),
     )
     with psycopg.connect(**conninfo, options="-c TimeZone=UTC") as connection:
         found = connection.execute(query).fetchall()
