@@ -326,7 +326,6 @@ def test_tables_that_inherit_are_tables_of_their_own(capturing):
         source.execute("truncate parent", "insert into parent values (4, 'after')")
         assert_caught_up(source, "parent", "child")
         assert source.state("child") == {} and len(source.state("parent")) == 1
-        source.wait_until(source.knows_files, 20, "the files that the truncate made")
     # One can go without the other.
     source.settings = dataclasses.replace(
         source.settings, tables=tuple(t for t in source.settings.tables if t.table == "child")
@@ -334,6 +333,9 @@ def test_tables_that_inherit_are_tables_of_their_own(capturing):
     with source.running():
         source.wait_until(lambda: source.record("parent").state == REMOVED, 20, "the removal")
         source.execute("insert into child values (5, 'e', 1)")
+        # Columns that are inherited no more, and a new file by the truncate: seen together, they
+        # pass for a change of the values, and the table is loaded anew.
+        source.wait_until(lambda: source.state("child"), 60, "the table of now")
         assert_caught_up(source, "child")
     published = "select tablename::text from pg_publication_tables where pubname = "
     assert source.rows(f"{published}'{source.settings.publication}'") == [("child",)]
