@@ -8,7 +8,6 @@ import pytest
 
 from cdc import codecs
 from cdc.batch_encoder import BatchEncoder
-from cdc.codecs.policies import POLICIES
 from cdc.control import TableRecord
 from cdc.envelope import Origin, RowEncoder, TransactionFields
 from cdc.errors import CdcError, LakeError
@@ -19,7 +18,16 @@ from cdc.query.engine import open_connection
 from cdc.query.source_view import TablePlan
 from cdc.query.statement import TableName
 from cdc.query.tail import Tail
-from cdc.schema import TableSchema
+from cdc.schema import (
+    ARRAY,
+    ARRAY_ERROR,
+    ARRAY_NULL,
+    CLAMP,
+    ERROR,
+    NULL,
+    STRING,
+    TableSchema,
+)
 from cdc.states import READY
 from cdc.verify.derived import DerivedTable
 from cdc.verify.forms import range_of
@@ -29,6 +37,8 @@ from snapshots.copytext import parse_columns
 from snapshots.source import ChunkCopy, open_session
 from tests.support.pgtypes import GENERAL, LITERALS, OWN, server_types
 
+#: Of a value, and of an array.
+POLICIES = ((CLAMP, CLAMP), (NULL, ARRAY_NULL), (STRING, ARRAY), (ERROR, ARRAY_ERROR))
 MORE = {
     "bpchar": ["ab  ", ""],
     "text": ["\x1f", "\x1f,\x1fN", "a\x1f"],
@@ -80,11 +90,13 @@ def derived_rows(session, schema):
 def with_policies(schema):
     """The schema, and as policies make it, where that makes a difference."""
     found: dict[object, TableSchema] = {}
-    for policy in POLICIES:
-        columns = [replace(c, policy=policy) if c.name != "id" else c for c in schema.columns]
+    for pair in POLICIES:
+        columns = [
+            c if c.name == "id" else replace(c, policy=pair[c.resolved.array])
+            for c in schema.columns
+        ]
         forms = tuple(
-            (codecs.delta_type(c), codecs.bends(c.element or c) and c.policy == policy and policy)
-            for c in columns
+            (codecs.delta_type(c), codecs.bends(c.element or c) and c.policy) for c in columns
         )
         found.setdefault(forms, replace(schema, columns=tuple(columns)))
     return found.values()
