@@ -31,6 +31,8 @@ from connectors.postgres.reread import Connection, Rereader, Values, Wanted, ext
 from connectors.postgres.silent import Partition, SeenColumn, TableIdentity
 
 _RETRY_S = 0.02
+#: The first that a server gives, which everybody sees.
+_FIRST_XID = "3"
 _SETTINGS = (
     b"SET lock_timeout = 2000; SET statement_timeout = 10000;"
     # Rows that a policy would hide must not pass for rows that are gone.
@@ -111,7 +113,7 @@ class SideConnection:
         self.widths: dict[int, int] = {}
 
     def columns(
-        self, schema: TableSchema, names: Sequence[str], xid: int
+        self, schema: TableSchema, names: Sequence[str], xid: int | None
     ) -> dict[str, CatalogColumn]:
         """What the catalog says of these columns of a table now; unknown ones are left out.
 
@@ -120,7 +122,8 @@ class SideConnection:
         Args:
             schema: The newest schema that we know.
             names: The columns.
-            xid: The transaction with their first event, 32 bits.
+            xid: The transaction with their first event, 32 bits; None: there is none, or it
+                is long visible.
 
         Raises:
             CdcError: As ``failures.server_error``.
@@ -134,7 +137,7 @@ class SideConnection:
                 ((next_xid,),) = connection.execute(
                     "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
                 ).fetchall()
-                event = str(extend_xid(xid, next_xid))
+                event = _FIRST_XID if xid is None else str(extend_xid(xid, next_xid))
                 parameters = (event, width, schema.relid, list(names))
                 rows = connection.execute(_ADDED, parameters).fetchall()
             if rows[0][0]:

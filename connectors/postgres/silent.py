@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from cdc.control import TableRecord
 from cdc.names import TableId
 from cdc.schema import Column, TableSchema
 from cdc.schema_policy import Action, SchemaPolicy, action_on
+from connectors.postgres.messages import Identity, Relation, RelationColumn
 
 #: First letters of the parts in ``TableRecord.types``.
 COLUMN, COMPOSITE, ENUM, WIDTH = "a", "c", "e", "w"
@@ -69,6 +71,15 @@ class TableIdentity:
     def has_columns_of(self, schema: TableSchema) -> bool:
         """Whether its columns are those of a schema, by name."""
         return {c.name for c in self.columns} == set(schema.column_names)
+
+    def relation(self, schema: TableSchema) -> Relation:
+        """What the stream would tell of it next; ``schema``: the newest that it has told."""
+        whole = self.identity == "f"
+        columns = tuple(
+            RelationColumn(c.name, c.type_oid, c.typmod, whole or c.name in schema.key)
+            for c in self.columns
+        )
+        return Relation(schema.relid, *self.id, cast(Identity, self.identity), columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +192,7 @@ def to_act_on(
 ) -> tuple[SilentChange | None, list[Column]]:
     """What has to be done about changes that the stream has not told of.
 
-    New columns that the derived table needs no value of need nothing until an event has them.
+    New columns that the derived table needs no value of are followed like those of an event.
 
     Args:
         changes: All of a table.

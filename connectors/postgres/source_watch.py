@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -19,7 +19,13 @@ from cdc.position import Position
 from cdc.schema import TableSchema
 from connectors.postgres.aside import errored_records
 from connectors.postgres.capture_settings import CaptureSettings
-from connectors.postgres.drift import not_followed, without_columns
+from connectors.postgres.drift import (
+    CatalogColumn,
+    SchemaDrift,
+    next_schema,
+    not_followed,
+    without_columns,
+)
 from connectors.postgres.load_catalog import reachable
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.matching import matching_tables
@@ -152,23 +158,46 @@ class SourceWatch:
         change = change or self._partitions_changed(id, now)
         if change is _LATER:
             return
-        if change is None and not gone:
+        added = {column.name for column in now.columns} - set(schema.column_names)
+        if change is None and not gone and not added:
             self._suspects.pop(id, None)
             self._as_known(id, schema, now)
         elif self._stream_is_past(id, now):
             if change is not None:
-                raise SourceStopped(
-                    change.code,
-                    change.reason,
-                    table=self._settings.name_of(id),
-                    position=str(self._good.get(id, self._writer.position)),
-                )
-            log.info(
-                "columns dropped",
-                table=self._settings.name_of(id),
-                columns=[column.name for column in gone],
-            )
-            self._router.follow(without_columns(schema, gone, policy, self._writer.position))
+                raise self._stopped(id, change.code, change.reason)
+            told = {"table": self._settings.name_of(id)}
+            if gone:
+                names = [column.name for column in gone]
+                log.info("columns dropped", **told, columns=names)
+                schema = without_columns(schema, gone, policy, self._writer.position)
+            else:
+                log.info("columns added", **told, columns=sorted(added))
+                schema = self._with_columns(schema, now)
+            self._router.follow(schema)
+
+    def _with_columns(self, schema: TableSchema, now: TableIdentity) -> TableSchema:
+        """The version with columns that no event has told of, as one would tell of them.
+
+        Raises:
+            SourceStopped: They are not followed.
+        """
+
+        def ask(names: Sequence[str]) -> Mapping[str, CatalogColumn]:
+            return self._side.columns(schema, names, None)
+
+        policy = self._settings.schema_policies.of(schema.id)
+        try:
+            return next_schema(schema, now.relation(schema), ask, policy, self._writer.position)
+        except SchemaDrift as drift:
+            raise self._stopped(schema.id, drift.code, drift.reason) from None
+
+    def _stopped(self, id: TableId, code: str, reason: str) -> SourceStopped:
+        return SourceStopped(
+            code,
+            reason,
+            table=self._settings.name_of(id),
+            position=str(self._good.get(id, self._writer.position)),
+        )
 
     def _set_aside(self, stopped: SourceStopped) -> None:
         """From here on the source goes on without a table; its next load begins anew."""
