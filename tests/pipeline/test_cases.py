@@ -13,7 +13,6 @@ SUBSET = frozenset(
     {
         "ddl-rename-column",
         "names-mixed-case-quotes-and-unicode",
-        "pk-update-chain",
         "toast-key-changed-value-not-sent",
     }
 )
