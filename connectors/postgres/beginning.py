@@ -185,6 +185,7 @@ class Beginning:
             many = SourceRefused(
                 "load_not_possible",
                 f"{attempt} loads in a row had to begin anew; the last time: {error.message}",
+                remedy="leave the table's form alone, and do not truncate it, while it is loaded",
             )
             self.give_up(load, many)
             return

@@ -18,7 +18,6 @@ FIRST: Final[Mapping[str, str]] = {
     "such values out of the table",
     "bad_value": "mend the value at the source",
     "schema_change": "see that who reads the derived table is ready for the change",
-    "load_not_possible": "leave the table's form as it is while it is loaded",
     "no_permission": "grant SELECT on the table to our role",
     "row_security": "give our role BYPASSRLS, or disable row level security on the table",
 }

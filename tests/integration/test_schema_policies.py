@@ -128,7 +128,7 @@ def test_a_column_of_a_quiet_table_is_there_without_an_event(capturing, tmp_path
         source.caught_up()
         project = Verifying(tmp_path, source)
         assert {found.outcome for found in project.verify().values()} == {"equal"}
-        found = run_query(project.config, "select \"at\", tags from shop.public.quiet")
+        found = run_query(project.config, 'select "at", tags from shop.public.quiet')
         assert found.rows == [(None, None)]
         # The next event tells nothing new.
         versions = [schema_of(source, table).version for table in tables]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 
 import pytest
 from confluent_kafka.admin import (
@@ -145,6 +146,37 @@ def test_a_table_that_can_be_captured_again_is_loaded_by_itself(capturing, monke
         source.execute(CREATE.format(t="orders"), "insert into orders values (7, 'new', 7)")
         source.wait_loaded("orders", 2)
         source.execute("insert into orders values (8, 'streamed', 8)")
+        source.caught_up()
+        assert_log_is_source(source, ["orders", "others"])
+
+
+def test_a_table_that_is_truncated_all_the_time_is_loaded_once_it_rests(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.reloads._RETRY_S", 1.0)
+    source = capturing(["orders", "others"])
+    more = "insert into orders select i, repeat('x', 100), i from generate_series(1, 500) i"
+    stop = threading.Event()
+
+    def truncate():
+        while not stop.is_set():
+            source.execute("truncate orders", more)
+
+    writer = threading.Thread(target=truncate)
+    with source.running():
+        writer.start()
+        try:
+            source.wait_until(lambda: source.frontier() is not None, 20, "the start")
+            source.wait_until(
+                lambda: source.record("orders").state == ERRORED, 60, "loads given up"
+            )
+            record = source.record("orders")
+            assert "code load_not_possible" in record.reason and record.aside == RELOADS
+            source.execute("insert into others values (1, 'goes on', 1)")
+            source.caught_up()
+            assert_log_is_source(source, ["others"])
+        finally:
+            stop.set()
+            writer.join()
+        source.wait_until(lambda: source.record("orders").state == READY, 60, "the table")
         source.caught_up()
         assert_log_is_source(source, ["orders", "others"])
 
