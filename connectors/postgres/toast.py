@@ -97,7 +97,7 @@ class Guesses:
         copied_at: LSN below which the log may have later rows than the event before, because
             chunks have them. 0: of none.
         exact_from: Likewise because re-reads had later values.
-        any: Whether a value was re-read below these.
+        any: Whether a value was re-read below these, since ``exact_from`` was told.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,8 @@ class Guesses:
             missing: The columns that were re-read.
             moved: The event changes the key.
         """
-        if lsn >= self.exact_from:
+        # What was guessed since ``exact_from`` was told is below no LSN that is known yet.
+        if lsn >= self.exact_from and not self.any:
             return missing
         if not moved:
             self.any |= lsn < self.copied_at
