@@ -27,6 +27,12 @@ def capturing(stack, database, topic_prefix):
     return make
 
 
+def needs_server(source, version, what):
+    """Skip the test on servers that are older than what it is about."""
+    if int(source.rows("show server_version_num")[0][0]) < version * 10_000:
+        pytest.skip(f"{what} came with version {version}")
+
+
 def let_others_publish(source, tables):
     """The source's publication is one that somebody else has made."""
     name = f"p_{source.conninfo['dbname']}"
@@ -217,8 +223,7 @@ def test_a_column_list_leaves_the_other_columns_out(capturing):
         ),
         ["partial"],
     )
-    if int(source.rows("show server_version_num")[0][0]) < 150000:
-        pytest.skip("column lists came with version 15")
+    needs_server(source, 15, "column lists")
     let_others_publish(source, "partial (id, shown)")
     with source.running():
         source.wait_ready()
@@ -242,8 +247,7 @@ def test_a_row_filter_leaves_the_other_rows_out(capturing, identity):
         ),
         ["partial"],
     )
-    if int(source.rows("show server_version_num")[0][0]) < 150000:
-        pytest.skip("row filters came with version 15")
+    needs_server(source, 15, "row filters")
     let_others_publish(source, "partial where (shown > 0 and id <> 7)")
     with source.running():
         source.wait_ready()
@@ -275,8 +279,7 @@ def test_another_row_filter_loads_the_table_anew(capturing):
         ),
         ["partial"],
     )
-    if int(source.rows("show server_version_num")[0][0]) < 150000:
-        pytest.skip("row filters came with version 15")
+    needs_server(source, 15, "row filters")
     let_others_publish(source, "partial where (id > 4)")
     with source.running():
         source.wait_ready()
@@ -350,8 +353,7 @@ def test_generated_columns_are_there_when_the_publication_has_them(capturing):
         ),
         ["sums"],
     )
-    if int(source.rows("show server_version_num")[0][0]) < 180000:
-        pytest.skip("generated columns are published from version 18 on")
+    needs_server(source, 18, "published generated columns")
     let_others_publish(source, "sums with (publish_generated_columns = stored)")
     with source.running():
         source.wait_ready()
