@@ -365,6 +365,18 @@ LATE = {
             "delete from {t} where id = 1",
         ),
     ),
+    # When the replay re-reads the large value of a key that was changed before the first chunk,
+    # another row has that key; what it finds there is nothing to take over at the next change.
+    "late_unsent_value_of_a_key_that_another_row_takes": Story(
+        before=(
+            f"update {{t}} set big = {BIG} where id in (3, 38)",
+            "update {t} set id = id + 200 where id in (3, 38)",
+        ),
+        after=(
+            "update {t} set id = id + 100 where id in (203, 238)",
+            "insert into {t} values (203, 0, 'another', 'x'), (238, 0, 'another', 'x')",
+        ),
+    ),
 }
 
 

@@ -356,10 +356,19 @@ class LogGen:
             self.control_end = self.producer.send_reported(topic, 0, key, value)
 
     def _commit(self):
-        """Commit, and wait like capture until readers can see the frontier that came with it."""
+        """Commit, and wait like capture until readers can see the frontier that came with it.
+
+        And control, which is all that they have before the first frontier.
+        """
         self.producer.commit()
-        topic = frontier_topic(self.prefix, self.source)
-        while self.admin.offsets_of({topic: 1})[topic][0].last_stable < self.frontier_end:
+        ends = {
+            frontier_topic(self.prefix, self.source): self.frontier_end,
+            control_topic(self.prefix, self.source): self.control_end,
+        }
+        while True:
+            seen = self.admin.offsets_of(dict.fromkeys(ends, 1))
+            if all(seen[topic][0].last_stable >= end for topic, end in ends.items()):
+                return
             time.sleep(0.001)
 
     def _frontier(self, last, full=False):
