@@ -105,9 +105,12 @@ def encoded(session: Connection, schema: TableSchema, servers: Servers) -> tuple
     rows, size = 0, 0
     for block in ChunkCopy(session, schema, _WHOLE, 0).blocks():
         batch = parse_columns(block, len(schema.columns))
-        _, values = encoder.snapshot_rows(batch, fields)
-        rows += len(values)
         size += len(block)
+        # As the worker does it: what is held any longer is pushed out of the caches.
+        del block
+        keys, values = encoder.snapshot_rows(batch, fields)
+        rows += len(values)
+        del batch, keys, values
     return rows, size
 
 
