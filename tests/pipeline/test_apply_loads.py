@@ -121,6 +121,7 @@ def test_a_newer_load_is_taken_over_in_one_commit(lake):
     large.assert_same()
 
 
+@pytest.mark.full
 def test_a_newer_load_has_other_columns(lake):
     gen = loaded(lake)
     changed = table_schema(

@@ -157,6 +157,7 @@ def test_rows_are_as_often_there_as_at_the_source(project, path):
     assert project.rebuild(**path) == 2
 
 
+@pytest.mark.full
 def test_a_wrong_replica_is_found_and_never_made_up_for(project):
     """Negative controls, and a row that goes and is not there."""
     source = project.capturing
