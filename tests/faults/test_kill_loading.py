@@ -44,6 +44,7 @@ def loading(stack, database, topic_prefix, tmp_path, rows, partitioned):
         yield pipeline
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("partitioned", [True])
 def test_capture_killed_while_tables_load(loading, rows, kill_rounds):

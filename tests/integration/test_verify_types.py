@@ -124,6 +124,7 @@ def assert_printed_alike(snapshot, session, schema):
         return len(held)
 
 
+@pytest.mark.full
 def test_every_type_of_the_server(database):
     with psycopg.connect(**database, autocommit=True) as writer:
         for extension in ("citext", "hstore", "ltree"):

@@ -93,9 +93,8 @@ def test_every_table_equals_postgres_and_nothing_is_left(environment, tmp_path):
     assert_nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing(environment, tmp_path, sent):
     process = subprocess.Popen(
         cdc("demo", "--rows", "1000", "--keep", "--dir", str(tmp_path / "demo")),

@@ -129,6 +129,7 @@ def test_a_dropped_column_is_null_in_every_row_or_gone(spark, stack, topic_prefi
         assert held(lake, "body", "at") == {9: {"body": None, "at": None}}
 
 
+@pytest.mark.full
 def test_ignored_columns_are_not_derived(spark, stack, topic_prefix, tmp_path):
     with LogGen(stack.bootstrap, topic_prefix) as gen:
         lakes = [Lake(spark, gen, tmp_path / "a"), Lake(spark, gen, tmp_path / "b", small_range=0)]

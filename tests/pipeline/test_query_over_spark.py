@@ -165,6 +165,7 @@ def test_mapped_columns_are_read_by_deltalake(source):
     assert source.assert_query_is_source(MAPPED).tail_records == 0
 
 
+@pytest.mark.full
 def test_a_replica_restored_by_hand_is_refused(source):
     gen = source.gen
     gen.create([MAPPED])

@@ -69,6 +69,7 @@ def project(gen, tmp_path):
     return Project(tmp_path, gen)
 
 
+@pytest.mark.full
 def test_it_folds_the_log_and_swaps_the_table(spark, gen, project):
     lake = Lake(spark, gen, project.lake)
     lake.apply()

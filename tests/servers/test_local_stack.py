@@ -319,6 +319,7 @@ def test_a_failed_up_leaves_nothing_running(tmp_path, monkeypatch):
     assert not stack.postgres.home.exists()
 
 
+@pytest.mark.full
 def test_a_copied_project_gets_data_of_its_own(tmp_path):
     first = LocalStack(tmp_path / "first", die_with_parent=True, fsync=False, quick_start=True)
     try:
