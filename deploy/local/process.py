@@ -20,6 +20,8 @@ import psutil
 _POLL_SECONDS = 0.05
 # Two readings of one process's start time differ by rounding, and by steps of the clock.
 _SAME_START_SECONDS = 2.0
+# Loading a program takes milliseconds, longer where its file has to be read first.
+_EXEC_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class ServerProcess:
                 return None
             if process.status() == psutil.STATUS_ZOMBIE:
                 return None
-            if marker not in "\0".join(process.cmdline()):
+            if marker not in _command_line(process):
                 return None
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             return None
@@ -214,6 +216,18 @@ class ServerProcess:
         for child in self.descendants():
             _signal_quietly(child.pid, signal.SIGCONT)
         self.signal(signal.SIGCONT)
+
+
+def _command_line(process: psutil.Process) -> str:
+    """A living process's arguments, joined by NUL.
+
+    Between two programs (exec) a process has none for a moment: that is waited out, else a
+    server would be taken for gone just when it starts.
+    """
+    deadline = time.monotonic() + _EXEC_SECONDS
+    while not (arguments := process.cmdline()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return "\0".join(arguments)
 
 
 def _signal_quietly(pid: int, number: int) -> None:

@@ -34,6 +34,20 @@ def test_a_recorded_process_is_found_again(sleeper):
     assert found.alive()
 
 
+def test_a_process_is_found_while_its_program_is_loaded(tmp_path):
+    # For a moment it has no arguments: those of the launcher are gone, its own not there yet.
+    for _ in range(25):
+        process = ServerProcess.spawn(
+            ["/bin/sleep", "600"], log_path=tmp_path / "log", cwd=tmp_path, env={}, die_signal=9
+        )
+        loaded, found = False, []
+        while not loaded:
+            loaded = psutil.Process(process.pid).name() == "sleep"
+            found.append(ServerProcess.find(process.pid, process.started, "600"))
+        process.kill()
+        assert None not in found
+
+
 def test_a_reused_pid_is_not_taken_for_the_recorded_process(sleeper):
     assert ServerProcess.find(sleeper.pid, sleeper.started - 60, "600") is None
     assert ServerProcess.find(sleeper.pid, sleeper.started, "/another/data") is None
