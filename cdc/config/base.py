@@ -11,7 +11,9 @@ from pydantic_core import PydanticCustomError
 class Model(BaseModel):
     """Unknown keys refused, values fixed after loading, inputs never shown in errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True
+    )
 
 
 def fail(

@@ -18,7 +18,9 @@ _LARGEST_SECRET = 64 * 1024
 class Secret(BaseModel):
     """``{env: NAME}`` or ``{file: PATH}``; with ``--dev`` also the text itself."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True
+    )
 
     env: str | None = None
     file: str | None = None

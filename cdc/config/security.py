@@ -14,7 +14,9 @@ from cdc.config.secret import Secret
 class LogSecurity(BaseModel):
     """TLS and SASL for all clients of the log."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True
+    )
 
     protocol: Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"]
     mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] | None = None
