@@ -25,6 +25,10 @@ APP_PROPERTY: Final = "cdc.app"
 LSN_COLUMN: Final = "_cdc_lsn"
 KEY_COLUMN: Final = "_cdc_key"
 
+#: In a commit's info: the version that it was planned from, where Spark did not write it. Spark
+#: records it as ``readVersion``.
+READ_VERSION: Final = "cdc.readVersion"
+
 #: Operations of Delta that change what a table holds; ours always carry a note.
 _CHANGES_ROWS: Final = frozenset(
     {
@@ -248,7 +252,7 @@ def _note_of(
             break
         found = CommitNote.from_json(info.get("userMetadata"))
         if note is None and found is not None and found.kind != "upkeep":
-            note, base = found, int(info.get("readVersion", -1))
+            note, base = found, int(info.get("readVersion", info.get(READ_VERSION, -1)))
         elif check_by_hand and info.get("operation") in _CHANGES_ROWS:
             raise _by_hand(info["operation"], table, position)
         version -= 1

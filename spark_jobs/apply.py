@@ -28,6 +28,7 @@ from cdc.log.reader import LogReader
 from cdc.names import TableId, lake_folder
 from cdc.position import Position
 from spark_jobs.base import BaseRows
+from spark_jobs.direct_write import MOST_REWRITTEN
 from spark_jobs.generation import Builder, build_generation
 from spark_jobs.log_source import MOST_BYTES, SMALL_RANGE, Batch, fold_range
 from spark_jobs.log_state import LogAddress, LogState, TablePlan, plan_table, read_log_state
@@ -89,6 +90,7 @@ class ApplySettings:
         small_range: Most offsets that the driver folds itself.
         most_bytes: Most memory that it takes for that, per table.
         few_keys: Most keys that are overwritten by literals rather than merged.
+        most_rewritten: Most bytes of files that are written anew without Spark.
         history: The log's history window, seconds.
         policies: Source and table to what cdc.yaml says of its columns' types.
     """
@@ -98,6 +100,7 @@ class ApplySettings:
     small_range: int = SMALL_RANGE
     most_bytes: int = MOST_BYTES
     few_keys: int = FEW_KEYS
+    most_rewritten: int = MOST_REWRITTEN
     history: float = 7 * 86_400.0
     policies: Callable[[str, TableId], TypePolicies] = lambda source, table: TypePolicies()
 
@@ -256,6 +259,7 @@ class Applier:
                 truncated=plan.bounds.truncated,
                 loses_columns=plan.loses_columns,
                 few_keys=settings.few_keys,
+                most_rewritten=settings.most_rewritten,
             )
         finally:
             batch.release()
@@ -371,7 +375,7 @@ class Applier:
             plan = plan_table(self.admin, reader, state, table, replica, even_if_valid=True)
             if plan is not None:
                 commit = Commit(str(replica.app), plan.note("apply"))
-                write_batch(session, replica, plan.layout, Batch(None, 0, 0, 0), commit)
+                write_batch(session, replica, plan.layout, Batch(0, 0, 0), commit)
                 version += 1
         return TableResult(
             name,

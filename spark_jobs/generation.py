@@ -131,7 +131,7 @@ def _write_side(
     create_replica(session, side, layout, str(app))
     failpoint("rebuild_side_created")
     with spark_failures(layout, "writing the new table"), planned_for(session, batch.keys):
-        if batch.frame is not None:
+        if batch.keys:
             rows_of(batch, layout.names).write.format("delta").mode("append").save(side)
         key = f.col(quote(layout.key_column))
         found = _side(session, side, layout).agg(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,37 +42,50 @@ class Batch:
     """What a range makes of the replica's keys.
 
     Args:
-        frame: One row per key, in the replica's columns and ``_cdc_gone``; None: no key.
         keys: Number of keys.
         gone: Number of them that are removed.
         records: Records that were read; None when Spark read them.
         out_of_range: Column to number of values that its Delta type cannot hold.
+        table: When the driver folded it: one row per key, in the replica's columns and
+            ``_cdc_gone``.
+        staged: The file in which Spark is handed ``table``; None: it is handed over in memory.
     """
 
-    frame: DataFrame | None
     keys: int
     gone: int
     records: int | None = None
     out_of_range: Mapping[str, int] = field(default_factory=dict)
-    _table: Any = field(default=None, repr=False)
+    table: Any = field(default=None, repr=False)
     staged: Staged | None = None
+    _frame: DataFrame | None = None
+    _hand_over: Callable[[], DataFrame] | None = field(default=None, repr=False)
     _sql: SqlFold | None = field(default=None, repr=False)
+
+    @property
+    def frame(self) -> DataFrame:
+        """The rows as Spark's; they are handed over when they are first asked for.
+
+        Raises:
+            LakeError: ``spark_failed``.
+            EnvironmentProblem: ``lake_not_writable``.
+        """
+        if self._frame is None:
+            assert self._hand_over is not None  # noqa: S101 - callers ask for batches with keys
+            self._frame = self._hand_over()
+        return self._frame
 
     def key_values(self, key_column: str) -> list[Any]:
         """Values of the key column of all rows, as Python values."""
-        if self._table is not None:
-            return list(self._table.column(key_column).to_pylist())
-        if self.frame is None:
-            return []
+        if self.table is not None:
+            return list(self.table.column(key_column).to_pylist())
         rows = self.frame.select(f.col(quote(key_column))).toArrow()
         return list(rows.column(0).to_pylist())
 
     def key_range(self, key_column: str) -> tuple[Any, Any]:
         """Lowest and highest value of the key column."""
-        if self._table is not None:
-            found = pc.min_max(self._table.column(key_column)).as_py()
+        if self.table is not None:
+            found = pc.min_max(self.table.column(key_column)).as_py()
             return found["min"], found["max"]
-        assert self.frame is not None  # noqa: S101 - callers ask for batches with keys
         key = f.col(quote(key_column))
         row = self.frame.agg(f.min(key).alias("low"), f.max(key).alias("high")).toArrow()
         return row.column(0).to_pylist()[0], row.column(1).to_pylist()[0]
@@ -139,18 +152,19 @@ def _fold_in_driver(
 ) -> Batch:
     tables, records, far = fold_in_driver(reader, plan, base, most_bytes)
     if not tables:
-        return Batch(None, 0, 0, records)
+        return Batch(0, 0, records)
     table = pa.concat_tables(tables)
-    staged = None
-    with spark_failures(plan.layout, "handing a batch to Spark"):
-        if table.num_rows <= _IN_MEMORY_ROWS:
+    staged = Staged(folder) if table.num_rows > _IN_MEMORY_ROWS else None
+
+    def hand_over() -> DataFrame:
+        with spark_failures(plan.layout, "handing a batch to Spark"):
+            if staged is not None:
+                return staged.frame(session, plan.layout, table)
             # From Arrow, for which Spark starts no Python.
-            frame = session.createDataFrame(table, plan.layout.spark_schema(gone=True))
-        else:
-            staged = Staged(folder)
-            frame = staged.frame(session, plan.layout, table)
+            return session.createDataFrame(table, plan.layout.spark_schema(gone=True))
+
     gone = pc.sum(table.column(GONE_COLUMN)).as_py()
-    return Batch(frame, table.num_rows, gone, records, far, table, staged)
+    return Batch(table.num_rows, gone, records, far, table, staged, _hand_over=hand_over)
 
 
 def _fold_in_spark(
@@ -180,13 +194,11 @@ def _fold_in_spark(
     except BaseException:
         folded.release()
         raise
-    frame = folded.frame if folded.keys else None
     far = folded.out_of_range
-    return Batch(frame, folded.keys, folded.gone, out_of_range=far, _sql=folded)
+    return Batch(folded.keys, folded.gone, out_of_range=far, _frame=folded.frame, _sql=folded)
 
 
 def rows_of(batch: Batch, columns: list[str]) -> DataFrame:
     """The rows of a batch that are there, without ``_cdc_gone``."""
-    assert batch.frame is not None  # noqa: S101 - callers ask for batches with keys
     kept = batch.frame.where(~f.col(GONE_COLUMN))
     return kept.select(*(f.col(quote(name)) for name in columns))

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cdc.errors import LakeError
 from cdc.failpoints import failpoint
 from cdc.lake import CommitNote, Replica, open_replica
+from spark_jobs.direct_write import MOST_REWRITTEN, suits, write_directly
 from spark_jobs.failures import spark_failures
 from spark_jobs.layout import GONE_COLUMN, Layout, quote, spark_type
 from spark_jobs.log_source import Batch, rows_of
@@ -62,6 +64,7 @@ def write_batch(
     truncated: bool = False,
     loses_columns: bool = False,
     few_keys: int = FEW_KEYS,
+    most_rewritten: int = MOST_REWRITTEN,
 ) -> str:
     """Write a batch in one commit.
 
@@ -74,6 +77,7 @@ def write_batch(
         truncated: The batch replaces all rows.
         loses_columns: Columns leave the table: every row is written anew.
         few_keys: Most keys that are overwritten by literals.
+        most_rewritten: Most bytes of files that are written anew without Spark.
 
     Returns:
         How it was written: ``empty``, ``replace``, ``append``, ``overwrite``, ``merge`` or
@@ -83,16 +87,30 @@ def write_batch(
         LakeError: ``progress_changed`` (somebody wrote it since the plan), ``write_skipped``,
             ``restored_by_hand``, ``write_conflict``, ``spark_failed``.
     """
-    _check_unchanged(replica, layout)
-    with spark_failures(layout, "writing its Delta table"):
-        if loses_columns:
-            how = _write_anew(session, replica, layout, batch, commit, truncated)
-        else:
-            with planned_for(session, batch.keys, _held_bytes(replica)):
-                how = _write(session, replica, layout, batch, commit, truncated, few_keys)
+    table = _check_unchanged(replica, layout)
+    way = "rewrite" if loses_columns else _way(replica, batch, truncated, few_keys)
+    if not suits(replica, layout, batch, way, few_keys, most_rewritten) or not write_directly(
+        table, layout, batch, way, commit.app, commit.note
+    ):
+        with spark_failures(layout, "writing its Delta table"):
+            if loses_columns:
+                _write_anew(session, replica, layout, batch, commit, truncated)
+            else:
+                with planned_for(session, batch.keys, _held_bytes(replica)):
+                    _write(session, replica, layout, batch, commit, way)
     failpoint("after_delta_commit")
     _check_written(replica, layout, commit)
-    return how
+    return way
+
+
+def _way(replica: Replica, batch: Batch, truncated: bool, few_keys: int) -> str:
+    if truncated:
+        return "replace"
+    if not batch.keys:
+        return "empty"
+    if replica.position is None:
+        return "append"
+    return "overwrite" if batch.keys <= few_keys else "merge"
 
 
 def _write(
@@ -101,40 +119,33 @@ def _write(
     layout: Layout,
     batch: Batch,
     commit: Commit,
-    truncated: bool,
-    few_keys: int,
-) -> str:
+    way: str,
+) -> None:
     path = replica.path
     options = commit.options()
-    if batch.frame is None or (truncated and batch.gone == batch.keys):
+    if batch.gone == batch.keys and way in ("empty", "replace"):
         # From Arrow, for which Spark starts no Python.
         empty = layout.arrow_schema(gone=False).empty_table()
-        nothing = session.createDataFrame(empty, layout.spark_schema(gone=False))
-        mode = "overwrite" if truncated else "append"
-        nothing.write.format("delta").mode(mode).options(**options).save(path)
-        return "replace" if truncated else "empty"
-    rows = rows_of(batch, layout.names)
-    if truncated:
-        rows.write.format("delta").mode("overwrite").options(**options).save(path)
-        return "replace"
-    if replica.position is None:
-        # Empty before its first commit; overwriting keeps that true whatever is in it.
-        mode = "append" if not replica.table.file_uris() else "overwrite"
-        rows.write.format("delta").mode(mode).options(**options).save(path)
-        return "append"
-    if batch.keys <= few_keys:
+        rows = session.createDataFrame(empty, layout.spark_schema(gone=False))
+    else:
+        rows = rows_of(batch, layout.names)
+    if way == "merge":
+        with configured(session, _commit_confs(commit, materialize=batch.staged is None)):
+            batch.frame.createOrReplaceTempView(_SOURCE_VIEW)
+            try:
+                session.sql(_merge_statement(path, layout, batch.key_range(layout.key_column)))
+            finally:
+                session.catalog.dropTempView(_SOURCE_VIEW)
+        return
+    # Empty before its first commit; overwriting keeps that true whatever is in it.
+    append = way == "empty" or (way == "append" and not replica.table.file_uris())
+    if way == "overwrite":
         keys = batch.key_values(layout.key_column)
         where = f"{quote(layout.key_column)} IN ({', '.join(literal(k, layout) for k in keys)})"
-        writer = rows.coalesce(1).write.format("delta").mode("overwrite").options(**options)
-        writer.option("replaceWhere", where).save(path)
-        return "overwrite"
-    with configured(session, _commit_confs(commit, materialize=batch.staged is None)):
-        batch.frame.createOrReplaceTempView(_SOURCE_VIEW)
-        try:
-            session.sql(_merge_statement(path, layout, batch.key_range(layout.key_column)))
-        finally:
-            session.catalog.dropTempView(_SOURCE_VIEW)
-    return "merge"
+        options["replaceWhere"] = where
+        rows = rows.coalesce(1)
+    writer = rows.write.format("delta").mode("append" if append else "overwrite")
+    writer.options(**options).save(path)
 
 
 def _write_anew(
@@ -144,21 +155,20 @@ def _write_anew(
     batch: Batch,
     commit: Commit,
     truncated: bool,
-) -> str:
+) -> None:
     """All rows, with the columns that the table has at the frontier.
 
     In the commit that brings the batch, so that no version has the old values of a column that
     is gone at its position.
     """
     rows = _rows_before(session, replica, layout, batch, truncated)
-    if batch.frame is not None:
+    if batch.keys:
         rows = rows.unionByName(rows_of(batch, layout.names))
     nothing = [f.lit(None).cast(spark_type(ddl)).alias(name) for name, ddl in layout.kept]
     writer = rows.select("*", *nothing).write.format("delta").mode("overwrite")
     if set(replica.columns) != {name for name, _ in layout.table_columns}:
         writer = writer.option("overwriteSchema", "true")
     writer.options(**commit.options()).save(replica.path)
-    return "rewrite"
 
 
 def _rows_before(
@@ -170,7 +180,7 @@ def _rows_before(
     rows = held.load(replica.path).select(*(f.col(quote(name)) for name in layout.names))
     if truncated:
         return rows.limit(0)
-    if batch.frame is None:
+    if not batch.keys:
         return rows
     touched = batch.frame.select(key.alias(_TOUCHED_KEY))
     return rows.join(touched, key == f.col(_TOUCHED_KEY), "left_anti")
@@ -222,7 +232,8 @@ def _held_bytes(replica: Replica) -> int:
     return pc.sum(sizes).as_py() or 0
 
 
-def _check_unchanged(planned: Replica, layout: Layout) -> None:
+def _check_unchanged(planned: Replica, layout: Layout) -> DeltaTable:
+    """The table, opened again."""
     now = open_replica(planned.path, table=layout.table)
     if (
         now is None
@@ -236,6 +247,7 @@ def _check_unchanged(planned: Replica, layout: Layout) -> None:
             table=layout.table,
             remedy="it is planned again; only cdc may write the tables of the lake",
         )
+    return now.table
 
 
 def _check_written(planned: Replica, layout: Layout, commit: Commit) -> None:

@@ -134,8 +134,9 @@ def measure(bench, rng, rows, count):
         with Clock() as clock:
 
             def keeping(session, replica, layout, batch, commit, **options):
+                folded = batch.frame
                 with clock.stopped():
-                    batch.frame.write.mode("overwrite").parquet(source)
+                    folded.write.mode("overwrite").parquet(source)
                 return write_batch(session, replica, layout, batch, commit, **options)
 
             with patch.object(spark_jobs.apply, "write_batch", keeping if loaded else write_batch):
