@@ -272,9 +272,11 @@ class Capturing:
         """Records of a table below the frontier, by partition and offset."""
         view = self.frontier()
         bound = frontier or view.position
-        topic = self.control().tables[TableId("public", table)].topic
         found: list[LogRecord] = []
         with self.readers.open() as reader:
+            # As of the frontier: a newer load may be switched in between two looks.
+            control = reader.control_state(SOURCE, view.record.control_end)
+            topic = control.tables[TableId("public", table)].topic
             for partition, end in sorted(view.ends[topic].items()):
                 found += reader.records(topic, partition, 0, end)
         return [record for record in found if record.position < bound]
