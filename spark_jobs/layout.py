@@ -35,6 +35,8 @@ from cdc.schema import Column, TableSchema
 GONE_COLUMN: Final = "_cdc_gone"
 _HIDDEN_PREFIX: Final = "_cdc_"
 _ARRAY: Final = "ARRAY<"
+#: Whether columns have names of their own in files.
+MAPPING_PROPERTY: Final = "delta.columnMapping.mode"
 #: Parquet's writer refuses these in column names unless names are mapped.
 _NEED_MAPPING: Final = frozenset(" ,;{}()\n\t=")
 
@@ -169,7 +171,7 @@ class Layout:
             "delta.dataSkippingStatsColumns": ",".join(map(quote, (self.key_column, LSN_COLUMN))),
         }
         if any(_NEED_MAPPING & set(name) for name, _ in self.table_columns):
-            properties["delta.columnMapping.mode"] = "name"
+            properties[MAPPING_PROPERTY] = "name"
         return properties
 
     def check(self) -> None:

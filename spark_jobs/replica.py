@@ -13,7 +13,8 @@ from cdc.errors import LakeError
 from cdc.lake import KEY_COLUMN, Replica, open_replica
 from cdc.schema import TableSchema
 from spark_jobs.failures import spark_failures
-from spark_jobs.layout import Layout, delta_name, quote
+from spark_jobs.first_commit import write_first_commit
+from spark_jobs.layout import MAPPING_PROPERTY, Layout, delta_name, quote
 from spark_jobs.session import planned_for
 
 log = structlog.get_logger(__name__)
@@ -34,9 +35,28 @@ def create_replica(session: SparkSession, path: str, layout: Layout, app: str) -
         app: Text of ``cdc.app``.
 
     Raises:
-        LakeError: ``unsupported_columns``, ``spark_failed``.
+        LakeError: ``unsupported_columns``, ``table_exists``, ``spark_failed``.
+        EnvironmentProblem: ``lake_not_writable``.
     """
     layout.check()
+    if MAPPING_PROPERTY in layout.properties(app):
+        # Delta numbers and names such columns.
+        create_by_spark(session, path, layout, app)
+    else:
+        write_first_commit(path, layout, app)
+    log.info("replica_created", table=layout.table, columns=len(layout.columns))
+    replica = open_replica(path, table=layout.table)
+    if replica is None:
+        raise LakeError("lake_unreadable", "the new Delta table is not there", table=layout.table)
+    return replica
+
+
+def create_by_spark(session: SparkSession, path: str, layout: Layout, app: str) -> None:
+    """Have Spark create an empty Delta table.
+
+    Raises:
+        LakeError: ``spark_failed``.
+    """
     columns = ", ".join(
         f"{quote(name)} {ddl}{' NOT NULL' if name == layout.key_column else ''}"
         for name, ddl in layout.table_columns
@@ -48,11 +68,6 @@ def create_replica(session: SparkSession, path: str, layout: Layout, app: str) -
         session.sql(
             f"CREATE TABLE delta.{quote(path)} ({columns}) USING delta TBLPROPERTIES ({properties})"
         )
-    log.info("replica_created", table=layout.table, columns=len(layout.columns))
-    replica = open_replica(path, table=layout.table)
-    if replica is None:
-        raise LakeError("lake_unreadable", "the new Delta table is not there", table=layout.table)
-    return replica
 
 
 def add_columns(session: SparkSession, replica: Replica, layout: Layout) -> Replica:
@@ -79,8 +94,8 @@ def add_columns(session: SparkSession, replica: Replica, layout: Layout) -> Repl
     features = []
     if any("TIMESTAMP_NTZ" in ddl for _, ddl in missing):
         features.append("'delta.feature.timestampNtz'='supported'")
-    if "delta.columnMapping.mode" in layout.properties("") and not _is_mapped(replica):
-        features.append("'delta.columnMapping.mode'='name'")
+    if MAPPING_PROPERTY in layout.properties("") and not _is_mapped(replica):
+        features.append(f"'{MAPPING_PROPERTY}'='name'")
     columns = ", ".join(f"{quote(name)} {ddl}" for name, ddl in missing)
     with spark_failures(layout, "adding columns"), planned_for(session, 0):
         if features:
@@ -135,7 +150,7 @@ def _name_of(kind: Any) -> str:
 
 
 def _is_mapped(replica: Replica) -> bool:
-    return "delta.columnMapping.mode" in replica.table.metadata().configuration
+    return MAPPING_PROPERTY in replica.table.metadata().configuration
 
 
 def _differs(layout: Layout, what: str) -> LakeError:

@@ -7,7 +7,11 @@ import pytest
 from pyspark.sql import functions as f
 
 from cdc import codecs
-from spark_jobs.layout import quote
+from cdc.errors import LakeError
+from cdc.lake import AppId
+from spark_jobs.first_commit import write_first_commit
+from spark_jobs.layout import Layout, quote
+from spark_jobs.replica import create_by_spark
 from spark_jobs.session import worker_session
 from tests.support.lakes import Lake
 from tests.support.loggen import Delete, Insert, LogGen, Update
@@ -17,6 +21,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ITEMS = table_schema(
     column(1, "id", codecs.TEXT, not_null=True), ("v", codecs.TEXT), table="it's items"
+)
+
+
+# Keys of other kinds, names that need quotes, a column that the source dropped.
+CREATED = (
+    all_types_schema(table="everything"),
+    table_schema(("a", codecs.INT4), ("b", codecs.TEXT), table="pairs", key=("b", "a")),
+    table_schema(("a`b", codecs.DATE), ('x.y"', codecs.TIMESTAMP), table="odd", key=("a`b",)),
+    ITEMS,
 )
 
 
@@ -103,3 +116,36 @@ def test_the_upkeep_of_the_log_stays_sparks(spark, gen, tmp_path):
     lake.assert_same()
     names = ["id", "v", "_cdc_lsn"]
     assert len(texts(spark, str(path), names)) == len(gen.rows[ITEMS.id])
+
+
+def actions(path):
+    """Kind to content of the first commit, without what differs from run to run."""
+    lines = Path(path, "_delta_log", f"{0:020}.json").read_text().splitlines()
+    found = {kind: content for line in lines for kind, content in json.loads(line).items()}
+    info, metadata = found["commitInfo"], found["metaData"]
+    for name in ("timestamp", "txnId", "engineInfo", "operationParameters"):
+        info.pop(name, None)
+    del metadata["id"], metadata["createdTime"]
+    metadata["schemaString"] = json.loads(metadata["schemaString"])
+    for name in ("readerFeatures", "writerFeatures"):
+        found["protocol"][name].sort()
+    return found
+
+
+@pytest.mark.parametrize("schema", CREATED, ids=lambda schema: schema.table)
+def test_the_empty_table_is_the_one_that_spark_makes(spark, tmp_path, schema):
+    layout = Layout(schema, f"shop.{schema.id}")
+    app = str(AppId("shop", "topic"))
+    direct, by_spark = str(tmp_path / "direct"), str(tmp_path / "spark")
+    write_first_commit(direct, layout, app)
+    create_by_spark(worker_session(spark), by_spark, layout, app)
+    assert actions(direct) == actions(by_spark)
+    frames = [spark.read.format("delta").load(path) for path in (direct, by_spark)]
+    assert frames[0].schema == frames[1].schema
+    assert frames[0].count() == 0
+    [created] = spark.sql(f"DESCRIBE HISTORY delta.`{direct}`").collect()
+    assert (created.version, created.operation) == (0, "CREATE TABLE")
+    with pytest.raises(LakeError) as refused:
+        write_first_commit(direct, layout, app)
+    assert (refused.value.code, refused.value.table) == ("table_exists", layout.table)
+    assert {entry.name for entry in Path(direct, "_delta_log").glob("*")} == {f"{0:020}.json"}
