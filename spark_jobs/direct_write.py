@@ -29,6 +29,8 @@ from spark_jobs.log_source import Batch
 
 log = structlog.get_logger(__name__)
 
+#: Up to so many bytes of a batch in memory; above it, several tasks of Spark are quicker.
+MOST_WRITTEN: Final = 64 * 2**20
 #: Up to so many bytes of files are written anew. Spark would take longer up to some 200 MiB, but
 #: what was there stays on the disk as an older version, with every commit.
 MOST_REWRITTEN: Final = 2**20
@@ -40,9 +42,7 @@ _CHECKPOINT_INTERVAL: Final = ("delta.checkpointInterval", 10)
 _NO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
-def suits(
-    replica: Replica, layout: Layout, batch: Batch, way: str, few_keys: int, most_bytes: int
-) -> bool:
+def suits(replica: Replica, layout: Layout, batch: Batch, way: str, most_rewritten: int) -> bool:
     """Whether a batch can be written without Spark, and sooner.
 
     Versions that bring a checkpoint are Spark's: its upkeep of the log stays the only one.
@@ -52,12 +52,11 @@ def suits(
         layout: Its columns.
         batch: One row per key.
         way: ``empty``, ``append``, ``replace`` or ``overwrite``; any other is Spark's.
-        few_keys: Of a batch, at most.
-        most_bytes: Of the files to be written anew, at most; 0 leaves everything to Spark.
+        most_rewritten: Bytes of files that are written anew, at most; 0 leaves all to Spark.
     """
-    if way not in ("empty", "append", "replace", "overwrite") or not most_bytes:
+    if way not in ("empty", "append", "replace", "overwrite") or not most_rewritten:
         return False
-    if batch.keys > few_keys or (batch.keys and batch.table is None):
+    if batch.keys and (batch.table is None or batch.table.nbytes > MOST_WRITTEN):
         return False
     features = replica.table.protocol().writer_features
     if features is None or not _FEATURES.issuperset(features):
@@ -66,7 +65,7 @@ def suits(
     interval = int(replica.table.metadata().configuration.get(name, default))
     if (replica.version + 1) % interval == 0:
         return False
-    return way != "overwrite" or _touched_bytes(replica.table, layout, batch) <= most_bytes
+    return way != "overwrite" or _touched_bytes(replica.table, layout, batch) <= most_rewritten
 
 
 def write_directly(

@@ -89,7 +89,7 @@ def write_batch(
     """
     table = _check_unchanged(replica, layout)
     way = "rewrite" if loses_columns else _way(replica, batch, truncated, few_keys)
-    if not suits(replica, layout, batch, way, few_keys, most_rewritten) or not write_directly(
+    if not suits(replica, layout, batch, way, most_rewritten) or not write_directly(
         table, layout, batch, way, commit.app, commit.note
     ):
         with spark_failures(layout, "writing its Delta table"):

@@ -247,13 +247,15 @@ class Capturing:
         return self.frontier()
 
     def wait_until(self, condition, timeout, what):
-        deadline = time.monotonic() + timeout
+        deadline, pause = time.monotonic() + timeout, 0.03
         with self.readers.waiting():
             while not condition():
                 if self._thread is not None and not self._thread.is_alive():
                     raise AssertionError(f"capture ended: {self._error}") from self._error
                 assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
-                time.sleep(0.05)
+                time.sleep(pause)
+                # To ask the log again and again is most of what the broker does in these tests.
+                pause = min(0.2, pause * 1.5)
 
     def record(self, table):
         """A table's control record."""

@@ -188,8 +188,8 @@ def test_what_fails_is_left_to_spark_and_quotes_nothing(tmp_path, monkeypatch, c
 
 
 class TestSuits:
-    def ask(self, table, rows, way="overwrite", few_keys=10, most=MOST_REWRITTEN):
-        return suits(table.replica(), table.layout, table.batch(rows), way, few_keys, most)
+    def ask(self, table, rows, way="overwrite", most=MOST_REWRITTEN):
+        return suits(table.replica(), table.layout, table.batch(rows), way, most)
 
     def test_a_small_batch(self, tmp_path):
         table = Table(tmp_path / "t")
@@ -197,12 +197,19 @@ class TestSuits:
         assert self.ask(table, {}, "empty")
         assert not self.ask(table, {1: "a"}, "merge")
         assert not self.ask(table, {1: "a"}, "rewrite")
-        assert not self.ask(table, {1: "a", 2: "b"}, few_keys=1)
         assert not self.ask(table, {1: "a"}, most=0)
 
     def test_a_batch_that_spark_has_folded(self, tmp_path):
         table = Table(tmp_path / "t")
-        assert not suits(table.replica(), table.layout, Batch(1, 0), "append", 10, MOST_REWRITTEN)
+        assert not suits(table.replica(), table.layout, Batch(1, 0), "append", MOST_REWRITTEN)
+
+    def test_a_large_batch_is_sparks(self, tmp_path, monkeypatch):
+        table = Table(tmp_path / "t")
+        rows = {n: "some text" for n in range(1000)}
+        assert self.ask(table, rows, "append")
+        monkeypatch.setattr(direct_write, "MOST_WRITTEN", 10_000)
+        assert self.ask(table, {1: "a"}, "append")
+        assert not self.ask(table, rows, "append")
 
     def test_versions_with_a_checkpoint_are_sparks(self, tmp_path):
         table = Table(tmp_path / "t")
