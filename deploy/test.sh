@@ -73,7 +73,7 @@ options=("$@")
 ./deploy/setup.sh || exit $?
 stages+=("$(printf '%-14s %5d s  ok' setup "$SECONDS")")
 
-# These tests wait half of the time, so five runs share the machine: what is mostly Spark's work;
+# Alone, these tests wait half of the time, so five runs share the machine: what is mostly Spark's work;
 # loads; the other parts on their servers; units, and whole pipelines as processes; last, what is
 # killed, the servers themselves, and properties. Each run has one Postgres, one broker and one
 # Spark session for all its tests that need no more than that. The longest begin first.

@@ -87,8 +87,7 @@ def write_directly(
     Raises:
         LakeError: ``write_conflict``: another writer.
     """
-    append = way == "empty" or (way == "append" and not table.file_uris())
-    mode: dict[str, Any] = {"mode": "append" if append else "overwrite"}
+    mode: dict[str, Any] = {"mode": "append" if only_adds(table, way) else "overwrite"}
     if way == "overwrite":
         mode["predicate"] = key_predicate(layout, batch)
     recorded = CommitProperties(
@@ -120,6 +119,14 @@ def write_directly(
         log.warning("left_to_spark", table=layout.table, error=type(problem).__name__)
         return False
     return True
+
+
+def only_adds(table: DeltaTable, way: str) -> bool:
+    """Whether a batch is appended.
+
+    The first rows overwrite: the table is empty before them, whatever is in it.
+    """
+    return way == "empty" or (way == "append" and not table.file_uris())
 
 
 def key_predicate(layout: Layout, batch: Batch) -> str:

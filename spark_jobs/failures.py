@@ -64,6 +64,23 @@ def spark_failures(layout: Layout, doing: str) -> Iterator[None]:
         raise _error(str(problem), type(problem).__name__, layout, doing) from None
 
 
+def lake_not_writable(problem: OSError, layout: Layout, doing: str) -> EnvironmentProblem:
+    """The error for a file that could not be written, without what its message may quote.
+
+    Args:
+        problem: What the system said.
+        layout: Names the table.
+        doing: What cannot be done, as the words after "cannot".
+    """
+    reason = problem.strerror or type(problem).__name__
+    return EnvironmentProblem(
+        "lake_not_writable",
+        f"cannot {doing} below the lake's folder ({reason})",
+        table=layout.table,
+        remedy="free space there, and let the user of cdc write",
+    )
+
+
 def _error(text: str, kind: str, layout: Layout, doing: str) -> CdcError:
     mark = _MARK.search(text)
     if mark is not None:

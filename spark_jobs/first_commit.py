@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructField, StructType
 
-from cdc.errors import EnvironmentProblem, LakeError
+from cdc.errors import LakeError
+from spark_jobs.failures import lake_not_writable
 from spark_jobs.layout import Layout, spark_type
 
 _READER_VERSION: Final = 3
@@ -53,13 +54,7 @@ def write_first_commit(path: str, layout: Layout, app: str) -> None:
             remedy=f"move {path} away",
         ) from None
     except OSError as problem:
-        reason = problem.strerror or type(problem).__name__
-        raise EnvironmentProblem(
-            "lake_not_writable",
-            f"cannot create a table below the lake's folder ({reason})",
-            table=layout.table,
-            remedy="free space there, and let the user of cdc write",
-        ) from None
+        raise lake_not_writable(problem, layout, "create a table") from None
 
 
 def _actions(layout: Layout, app: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from cdc.errors import LakeError
 from cdc.failpoints import failpoint
 from cdc.lake import CommitNote, Replica, open_replica
-from spark_jobs.direct_write import MOST_REWRITTEN, suits, write_directly
+from spark_jobs.direct_write import MOST_REWRITTEN, only_adds, suits, write_directly
 from spark_jobs.failures import spark_failures
 from spark_jobs.layout import GONE_COLUMN, Layout, quote, spark_type
 from spark_jobs.log_source import Batch, rows_of
@@ -137,14 +137,14 @@ def _write(
             finally:
                 session.catalog.dropTempView(_SOURCE_VIEW)
         return
-    # Empty before its first commit; overwriting keeps that true whatever is in it.
-    append = way == "empty" or (way == "append" and not replica.table.file_uris())
     if way == "overwrite":
         keys = batch.key_values(layout.key_column)
         where = f"{quote(layout.key_column)} IN ({', '.join(literal(k, layout) for k in keys)})"
         options["replaceWhere"] = where
         rows = rows.coalesce(1)
-    writer = rows.write.format("delta").mode("append" if append else "overwrite")
+    writer = rows.write.format("delta").mode(
+        "append" if only_adds(replica.table, way) else "overwrite"
+    )
     writer.options(**options).save(path)
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from cdc.errors import EnvironmentProblem
+from spark_jobs.failures import lake_not_writable
 from spark_jobs.layout import Layout
 
 _FOLDER: Final = "_cdc_batch"
@@ -54,13 +54,7 @@ class Staged:
                 compression="snappy",
             )
         except OSError as problem:
-            reason = problem.strerror or type(problem).__name__
-            raise EnvironmentProblem(
-                "lake_not_writable",
-                f"cannot write a batch below the lake's folder ({reason})",
-                table=layout.table,
-                remedy="free space there, and let the user of cdc write",
-            ) from None
+            raise lake_not_writable(problem, layout, "write a batch") from None
         schema = layout.spark_schema(gone=True)
         wanted = schema.names
         for field, name in zip(schema.fields, names, strict=True):

@@ -6,21 +6,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationInfo, model_validator
+from pydantic import PrivateAttr, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from cdc.config.base import Model
 from cdc.errors import ConfigError
 from cdc.redaction import MASK, remember_secret
 
 _LARGEST_SECRET = 64 * 1024
 
 
-class Secret(BaseModel):
+class Secret(Model):
     """``{env: NAME}`` or ``{file: PATH}``; with ``--dev`` also the text itself."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True
-    )
 
     env: str | None = None
     file: str | None = None

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 from pydantic_core import PydanticCustomError
 
+from cdc.config.base import Model
 from cdc.config.fields import FilePath, Text
 from cdc.config.secret import Secret
 
 
-class LogSecurity(BaseModel):
+class LogSecurity(Model):
     """TLS and SASL for all clients of the log."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True
-    )
 
     protocol: Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"]
     mechanism: Literal["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"] | None = None

@@ -23,8 +23,7 @@ ITEMS = table_schema(
     column(1, "id", codecs.TEXT, not_null=True), ("v", codecs.TEXT), table="it's items"
 )
 
-
-# Keys of other kinds, names that need quotes, a column that the source dropped.
+# Every type, keys of other kinds, names that need quotes.
 CREATED = (
     all_types_schema(table="everything"),
     table_schema(("a", codecs.INT4), ("b", codecs.TEXT), table="pairs", key=("b", "a")),

@@ -1,24 +1,23 @@
-"""Batches that deltalake writes, on Delta tables that it made too."""
+"""Batches that deltalake writes, without Spark."""
 
 import datetime as dt
 import json
-import uuid
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError
-from deltalake.schema import Field, PrimitiveType, Schema
+from deltalake.schema import Field, PrimitiveType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc import codecs
 from cdc.errors import LakeError
-from cdc.lake import APP_PROPERTY, AppId, CommitNote, open_replica
+from cdc.lake import AppId, CommitNote, open_replica
 from cdc.position import Position
 from spark_jobs import direct_write
 from spark_jobs.direct_write import MOST_REWRITTEN, suits, write_directly
+from spark_jobs.first_commit import write_first_commit
 from spark_jobs.layout import Layout
 from spark_jobs.log_source import Batch
 from tests.support.schemas import column, table_schema
@@ -35,29 +34,6 @@ KEYS = {
 NAMES = ("id", "ID", 'a"b', "it's", "a`b", "a.b", "min.a", "über", "select", "$x", "%s", "a\\b")
 
 
-def create(folder, schema):
-    """An empty table as Spark makes it: deltalake refuses properties that it does not know."""
-    features = ["deletionVectors", "timestampNtz"]
-    protocol = {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": features,
-        "writerFeatures": [*features, "invariants", "appendOnly"],
-    }
-    metadata = {
-        "id": str(uuid.UUID(int=1)),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": Schema.from_arrow(schema).to_json(),
-        "partitionColumns": [],
-        "configuration": {APP_PROPERTY: APP, "delta.enableDeletionVectors": "true"},
-        "createdTime": 0,
-    }
-    (folder / "_delta_log").mkdir(parents=True)
-    actions = [{"protocol": protocol}, {"metaData": metadata}]
-    lines = "".join(json.dumps(action) + "\n" for action in actions)
-    (folder / "_delta_log" / f"{0:020}.json").write_text(lines)
-
-
 class Table:
     """A replica with one key column and one of text, written by ``write_directly`` alone."""
 
@@ -67,9 +43,7 @@ class Table:
             table_schema(column(1, name, key, not_null=True), ("v", codecs.TEXT), key=(name,)),
             "shop.public.t",
         )
-        schema = self.layout.arrow_schema(gone=False)
-        fields = [schema.field(0).with_nullable(False), *list(schema)[1:]]
-        create(Path(self.path), pa.schema(fields))
+        write_first_commit(self.path, self.layout, APP)
         self.lsn = 0
         self.model = {}
 
