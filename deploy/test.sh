@@ -75,7 +75,7 @@ stages+=("$(printf '%-14s %5d s  ok' setup "$SECONDS")")
 
 # Alone, these tests wait half of the time, so five runs share the machine: what is mostly Spark's work;
 # loads; the other parts on their servers; units, and whole pipelines as processes; last, what is
-# killed, the servers themselves, and properties. Each run has one Postgres, one broker and one
+# killed, the servers themselves, properties, and kinds of tables. Each run has one Postgres, one broker and one
 # Spark session for all its tests that need no more than that. The longest begin first.
 beside spark tests -m spark
 stage lint .venv/bin/ruff check .
@@ -83,7 +83,7 @@ stage format .venv/bin/ruff format --check .
 stage types .venv/bin/mypy
 beside loads tests/loads -m 'not spark'
 beside parts tests/integration -m 'not spark'
-beside faults tests/faults tests/servers tests/properties -m 'not spark'
+beside faults tests/faults tests/servers tests/properties tests/tables -m 'not spark'
 stage pipelines here tests/unit tests/pipeline -m 'not spark'
 for run in loads parts faults spark; do
     stage "$run" end_of "$run"

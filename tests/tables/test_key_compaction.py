@@ -3,9 +3,9 @@
 import orjson
 import pytest
 
-from tests.integration.test_table_kinds import SWAP, capturing, swap_keys  # noqa: F401 - a fixture
 from tests.support.capturing import assert_log_is_source
 from tests.support.compaction import Log, hasten
+from tests.tables.test_table_kinds import SWAP, capturing, swap_keys  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.timeout(240)
 
