@@ -39,6 +39,7 @@ def range_options(
         "kafka.isolation.level": "read_committed",
         # A fetch waits this long for bytes that are not there yet, once per partition.
         "kafka.fetch.max.wait.ms": "5",
+        "kafka.allow.auto.create.topics": "false",
         **java_security(security),
     }
 

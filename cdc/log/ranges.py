@@ -146,7 +146,6 @@ class RangeReader(Closing):
                 "isolation.level": isolation,
                 "auto.offset.reset": "error",
                 "enable.partition.eof": True,
-                "allow.auto.create.topics": False,
                 "check.crcs": True,
                 # A fetch that waits at the broker delays the next read of this consumer.
                 "fetch.wait.max.ms": 5,

@@ -84,5 +84,7 @@ def client_settings(bootstrap: str, security: Mapping[str, str] | None = None) -
         # A broker that was killed is back within seconds; the default lets us wait 10 s.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
+        # Brokers make topics that are asked for, by default; one that was deleted must be missed.
+        "allow.auto.create.topics": False,
         **chosen,
     }

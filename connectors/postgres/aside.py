@@ -76,7 +76,7 @@ def set_aside(record: TableRecord, error: CdcError, good: Position, name: str) -
         record,
         state=ERRORED,
         aside=waits_for(error),
-        last_good=record.last_good if record.state == ERRORED else ready_good,
+        last_good=_earlier(record.last_good, good) if record.state == ERRORED else ready_good,
         reason=_reason(error),
         remedy=_remedy(error, name),
     )
@@ -104,6 +104,10 @@ def to_reload(records: Mapping[TableId, TableRecord]) -> list[TableId]:
     return [
         id for id, record in records.items() if record.state == ERRORED and record.aside == RELOADS
     ]
+
+
+def _earlier(before: Position | None, good: Position) -> Position | None:
+    return None if before is None else min(before, good)
 
 
 def _reason(error: CdcError) -> str:

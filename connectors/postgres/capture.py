@@ -33,6 +33,7 @@ from connectors.postgres.leftovers import free_slot
 from connectors.postgres.load_catalog import LoadCatalog
 from connectors.postgres.load_state import LoadPorts
 from connectors.postgres.loads import Loads
+from connectors.postgres.log_check import check_log
 from connectors.postgres.log_state import (
     captured_tables,
     fence,
@@ -50,7 +51,6 @@ from connectors.postgres.startcheck import (
     check_names,
     check_server,
     check_slot,
-    check_topics,
 )
 from connectors.postgres.stopping import StoppedAt, StopRequest
 from connectors.postgres.stream import Stream
@@ -151,7 +151,7 @@ class Capture:
         check_errored(settings, control)
         self._records = captured_tables(control)
         position = read_position(settings, control, self._admin)
-        limit = self._check_log(position)
+        limit, gaps = check_log(settings, self._admin, self._records, position)
         with (
             LogReader(settings.bootstrap_servers, settings.log_options) as reader,
             TransactionalProducer(
@@ -171,6 +171,11 @@ class Capture:
                 control = settle_tables(settings, self._admin, self._writer, control)
             except NothingChanged as refused:
                 raise refused.error from None
+            self._records = captured_tables(control)
+            for id in sorted(gaps.keys() & self._records.keys()):
+                self._writer.forget(self._records[id].topic)
+                self._set_aside(gaps[id])
+                control = read_control(settings)
             while True:
                 try:
                     self._run_stream(producer, control, position, stop_before=None)
@@ -206,20 +211,6 @@ class Capture:
         self._records.update({id: now[id] for id in now.keys() - self._records.keys()})
         self._watch.use(wanted)
         loads.join(control, wanted.keys, try_again=asked is not None)
-
-    def _check_log(self, position: LogPosition) -> int:
-        """Check the topics; the smallest ``max.message.bytes`` of those we write."""
-        settings = self._settings
-        # What is being loaded can be loaded again; see ``Loads``.
-        records = {id: r for id, r in self._records.items() if r.ready_from is not None}
-        topics = [record.topic for record in records.values()]
-        infos = self._admin.describe_all([*topics, settings.control_topic, settings.frontier_topic])
-        there = {name: (info.topic_id, info.partitions) for name, info in infos.items()}
-        offsets = self._admin.offsets_of(
-            {topic: there[topic][1] for topic in topics if topic in there}
-        )
-        check_topics(settings, records, position, there, offsets)
-        return min(info.max_message_bytes for info in infos.values())
 
     def _run_stream(
         self,
@@ -353,7 +344,16 @@ class Capture:
             except StoppedAt as earlier:
                 at = earlier
                 self._writer.abort()
-        stopped, good = at.stopped, self._writer.position
+        self._set_aside(at.stopped)
+        return True
+
+    def _set_aside(self, stopped: SourceStopped) -> None:
+        """Record which tables are Errored from here on.
+
+        Raises:
+            SourceStopped: It is all of them, so that the source does not go on.
+        """
+        good = self._writer.position
         errored = errored_records(self._settings, self._records, stopped, good)
         ended = ended_loads(errored, read_control(self._settings))
         self._writer.advance(
@@ -365,7 +365,6 @@ class Capture:
             self._writer.write_offset()
             raise stopped
         log.error("set aside", table=stopped.table, waits_for=[r.aside for r in errored])
-        return True
 
     # --- beside the loop ---
 

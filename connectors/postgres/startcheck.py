@@ -233,14 +233,14 @@ def check_identity(
         )
 
 
-def check_topics(
+def topic_gaps(
     settings: CaptureSettings,
     records: Mapping[TableId, TableRecord],
     position: LogPosition,
     topics: Mapping[str, tuple[str, int]],
     offsets: Mapping[str, Mapping[int, PartitionOffsets]],
-) -> None:
-    """The topics are those that were written, and hold what the frontier says.
+) -> dict[TableId, SourceStopped]:
+    """The tables whose topics are not those that were written, or lack what the frontier says.
 
     Args:
         settings: Of the capture.
@@ -249,35 +249,55 @@ def check_topics(
         topics: Id and partitions of the topics that are there.
         offsets: Of each of their partitions.
 
+    Returns:
+        Of each such table ``topic_missing``, ``topic_changed`` or ``log_truncated``.
+
     Raises:
-        HistoryGap: ``topic_missing``, ``topic_changed``, ``log_truncated``.
+        HistoryGap: The same, when it is so of all tables, and they are several: then it is the
+            log that is not the one we know.
     """
+    gaps = {}
     for id, record in records.items():
-        name = settings.name_of(id)
-        there = topics.get(record.topic)
-        if there is None:
-            raise HistoryGap(
-                "topic_missing", f"topic {record.topic} is gone", table=name, remedy=RELOAD_REMEDY
+        damage = _damage_of_topic(record, position, topics, offsets)
+        if damage is not None:
+            code, reason = damage
+            gaps[id] = SourceStopped(code, reason, table=settings.name_of(id))
+    if len(gaps) == len(records) > 1:
+        first = next(iter(gaps.values()))
+        raise HistoryGap(
+            first.code,
+            f"of none of the {len(gaps)} tables the topic is as it was written; {first.message}",
+            table=first.table,
+            position=str(position.position),
+            remedy=f"connect to the broker that has the log (cdc.yaml); or {RELOAD_REMEDY}",
+        )
+    return gaps
+
+
+def _damage_of_topic(
+    record: TableRecord,
+    position: LogPosition,
+    topics: Mapping[str, tuple[str, int]],
+    offsets: Mapping[str, Mapping[int, PartitionOffsets]],
+) -> tuple[str, str] | None:
+    """Code and reason."""
+    topic = record.topic
+    there = topics.get(topic)
+    if there is None:
+        return "topic_missing", f"topic {topic} is gone"
+    if there != (record.topic_id, record.partitions):
+        return "topic_changed", (
+            f"topic {topic} is not the one that was written: it was deleted and created again, or "
+            "has other partitions"
+        )
+    for partition, end in position.ends.get(topic, {}).items():
+        log_end = offsets[topic][partition].end
+        if log_end < end:
+            return "log_truncated", (
+                f"topic {topic}[{partition}] ends at {log_end}, the frontier says {end}: records "
+                "were lost"
             )
-        if there != (record.topic_id, record.partitions):
-            raise HistoryGap(
-                "topic_changed",
-                f"topic {record.topic} is not the one that was written: it was deleted and created "
-                "again, or has other partitions",
-                table=name,
-                remedy=RELOAD_REMEDY,
-            )
-        for partition, end in position.ends.get(record.topic, {}).items():
-            log_end = offsets[record.topic][partition].end
-            if log_end < end:
-                raise HistoryGap(
-                    "log_truncated",
-                    f"topic {record.topic}[{partition}] ends at {log_end}, the frontier says "
-                    f"{end}: records were lost",
-                    table=name,
-                    position=str(position.position),
-                    remedy=RELOAD_REMEDY,
-                )
+    return None
 
 
 def frontier_lost(settings: CaptureSettings) -> LogError:

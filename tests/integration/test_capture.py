@@ -8,7 +8,6 @@ import pytest
 
 from cdc.errors import ConfigError, HistoryGap, SourceError, SourceRefused
 from cdc.log.admin import LogAdmin
-from cdc.log.topics import table_topic
 from cdc.names import TableId
 from cdc.states import READY
 from connectors.postgres import stream as stream_module
@@ -201,15 +200,15 @@ def test_a_slot_that_was_moved_on_or_dropped_is_named(orders):
     refused(orders, SourceRefused, "slot_foreign")
 
 
-def test_a_topic_that_was_made_again_is_named(orders):
-    with orders.running():
-        orders.wait_ready()
-    topic = orders.control().tables[ORDERS].topic
-    admin = LogAdmin(orders.bootstrap)
-    admin.delete_topics([topic])
-    refused(orders, HistoryGap, "topic_missing")
-    admin.create_topics([table_topic(topic, partitions=2, replication_factor=1, history_ms=1000)])
-    refused(orders, HistoryGap, "topic_changed")
+def test_topics_of_which_none_is_as_it_was_written_stop_the_source(stack, database, topic_prefix):
+    source = Capturing(stack.bootstrap, database, topic_prefix, ["orders", "others"])
+    source.execute(TABLE, TABLE.replace("orders", "others"))
+    with source.running():
+        source.wait_ready()
+    LogAdmin(source.bootstrap).delete_topics(
+        [record.topic for record in source.control().tables.values()]
+    )
+    refused(source, HistoryGap, "topic_missing")
 
 
 def test_an_altered_publication_stops_a_running_capture(orders, monkeypatch):

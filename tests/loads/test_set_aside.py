@@ -13,6 +13,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from cdc.log.admin import LogAdmin
+from cdc.log.topics import table_topic
 from cdc.states import ERRORED, READY, RELOADS, WAITS
 from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
 from tests.support.gated import Gate
@@ -313,6 +315,40 @@ def test_a_table_that_left_the_publication_while_nobody_captured_is_loaded_anew(
         source.execute("insert into orders values (2, 'told', 1)")
         source.caught_up()
         assert_log_is_source(source, ["orders"])
+
+
+def test_tables_whose_topics_are_not_those_that_were_written_are_loaded_anew(capturing):
+    tables = ["gone", "made_again", "others"]
+    source = capturing(tables)
+
+    def insert(n):
+        source.execute(*(f"insert into {table} values ({n}, 'row', {n})" for table in tables))
+
+    insert(1)
+    with source.running():
+        source.wait_ready()
+        insert(2)
+        source.caught_up()
+    topics = [source.record(table).topic for table in tables[:2]]
+    admin = LogAdmin(source.bootstrap)
+    admin.delete_topics(topics)
+    admin.create_topics(
+        [table_topic(topics[1], partitions=1, replication_factor=1, history_ms=1000)]
+    )
+    insert(3)
+    with source.running():
+        source.wait_loaded("gone", 2)
+        source.wait_loaded("made_again", 2)
+        insert(4)
+        source.caught_up()
+        assert_log_is_source(source, tables)
+    # The next start has nothing to complain of.
+    with source.running():
+        source.wait_ready()
+        insert(5)
+        source.caught_up()
+        assert_log_is_source(source, tables)
+    assert [source.record(table).load for table in tables] == [2, 2, 1]
 
 
 def test_a_gap_in_the_publication_ends_the_load_whose_spool_has_it(capturing, monkeypatch):

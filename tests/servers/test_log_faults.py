@@ -13,6 +13,7 @@ from cdc.log.kafka_errors import is_retryable
 from cdc.log.producer import TransactionalProducer
 from cdc.log.reader import LogReader
 from cdc.log.topics import table_topic
+from deploy.local.settings import KAFKA
 
 
 @pytest.fixture
@@ -170,6 +171,22 @@ def test_a_silent_broker_ends_in_a_named_error_and_nothing_of_it_is_seen(kafka, 
     producer.commit()
     producer.close()
     assert list(values(kafka, topic, 0).values()) == [b"kept"]
+
+
+def test_a_topic_that_is_gone_is_not_made_again_by_writing_to_it(kafka, topic, monkeypatch):
+    # As brokers are by default.
+    monkeypatch.setitem(KAFKA, "auto.create.topics.enable", "true")
+    kafka.restart()
+    admin = LogAdmin(kafka.bootstrap)
+    producer = new_producer(kafka, topic, transaction_timeout=3)
+    admin.delete_topics([topic])
+    producer.begin()
+    with pytest.raises(CdcError) as caught:
+        producer.send(topic, 0, b"k", b"lost", None)
+        producer.ends()
+    assert is_retryable(caught.value), caught.value
+    producer.close()
+    assert not admin.topic_ids([topic])
 
 
 def test_a_commit_that_is_not_answered_is_of_unknown_outcome(kafka, topic):

@@ -23,7 +23,7 @@ from connectors.postgres.startcheck import (
     check_publication,
     check_server,
     check_slot,
-    check_topics,
+    topic_gaps,
 )
 from connectors.postgres.table_set import TableChanges, table_changes
 from tests.unit.connectors.test_capture_router import SETTINGS
@@ -62,7 +62,7 @@ def test_a_source_as_it_was_left_passes():
     assert check_slot(SETTINGS, POSITION, dataclasses.replace(SLOT, confirmed_flush=1000)) == 1000
     check_publication(SETTINGS, PUBLICATION, {ORDERS}, PUBLICATION)
     check_identity(SETTINGS, RECORD, identity())
-    check_topics(SETTINGS, {ORDERS: RECORD}, POSITION, TOPICS, OFFSETS)
+    assert not topic_gaps(SETTINGS, {ORDERS: RECORD}, POSITION, TOPICS, OFFSETS)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,17 @@ def test_a_table_that_is_not_what_it_was_is_named(found, code):
     ],
 )
 def test_a_topic_that_is_not_what_was_written_is_named(topics, offsets, code):
-    arguments = (SETTINGS, {ORDERS: RECORD}, POSITION, topics, offsets)
-    error = fails(HistoryGap, code, check_topics, *arguments)
+    gaps = topic_gaps(SETTINGS, {ORDERS: RECORD}, POSITION, topics, offsets)
+    assert [(id, gap.code, gap.table) for id, gap in gaps.items()] == [
+        (ORDERS, code, "shop.public.orders")
+    ]
+
+
+def test_when_no_topic_is_what_was_written_it_is_another_log():
+    other = dataclasses.replace(RECORD, id=TableId("public", "other"), topic="u")
+    records = {ORDERS: RECORD, other.id: other}
+    assert set(topic_gaps(SETTINGS, records, POSITION, TOPICS, OFFSETS)) == {other.id}
+    error = fails(HistoryGap, "topic_missing", topic_gaps, SETTINGS, records, POSITION, {}, {})
     assert error.table == "shop.public.orders"
 
 
