@@ -25,7 +25,7 @@ from cdc.cli import (
     verify,
 )
 from cdc.cli.options import DEFAULT_CONFIG, Common, ConfigOption, DevOption, JsonOption
-from cdc.cli.output import Output
+from cdc.cli.output import Output, exact_text
 from cdc.errors import CdcError, ConfigError
 
 app = typer.Typer(
@@ -81,6 +81,7 @@ _SHORT = frozenset(("query", "status", "validate"))
 def main() -> None:
     """Run one command; the exit codes are 0 ok, 1 failure, 2 configuration, 3 environment."""
     arguments = sys.argv[1:]
+    exact_text(arguments)
     if _command_name(arguments) not in _SHORT:
         sys.exit(run(arguments))
     # Looking for cycles among what was imported, and taking the interpreter apart at the end,

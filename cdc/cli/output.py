@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cdc.errors import CdcError
+from cdc.errors import CdcError, EnvironmentProblem
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 ENVELOPE_VERSION = 1
+_NOT_WRITTEN = "answer_not_written"
 
 
 def envelope(
@@ -70,11 +73,11 @@ class Output:
         if self.as_json:
             print_json(envelope(self.command, summary=summary, result=result))
         else:
-            print(human() if human is not None else summary, flush=True)
+            write((human() if human is not None else summary) + "\n")
 
     def failure(self, error: CdcError, result: Any = None) -> None:
         """An error: stderr for people, the envelope (with what was found) for programs."""
-        if self.as_json:
+        if self.as_json and error.code != _NOT_WRITTEN:
             print_json(envelope(self.command, summary=error.message, result=result, error=error))
         else:
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -82,7 +85,38 @@ class Output:
 
 def print_json(record: dict[str, Any]) -> None:
     """One line of compact JSON on stdout."""
-    print(json.dumps(record, separators=(",", ":"), ensure_ascii=False, default=str), flush=True)
+    write(json.dumps(record, separators=(",", ":"), ensure_ascii=False, default=str) + "\n")
+
+
+def write(text: str) -> None:
+    """Write a piece of the answer to stdout.
+
+    Raises:
+        EnvironmentProblem: ``answer_not_written``: a full disk, and the like.
+        BrokenPipeError: The reader has seen enough.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is left in its buffer would fail again at exit.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        raise EnvironmentProblem(
+            _NOT_WRITTEN,
+            f"the answer could not be written: {error.strerror}",
+            remedy="look at where stdout leads; what the command does was done",
+        ) from None
+
+
+def exact_text(arguments: Sequence[str]) -> None:
+    """Let stdout take every character: for programs in UTF-8, for people escaped if it must be."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if {"--json", "--csv"} & {*arguments}:
+            sys.stdout.reconfigure(encoding="utf-8")
+        else:
+            sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from cdc.cli.options import ConfigOption, DevOption, JsonOption, command
+from cdc.cli.output import write
 
 _WAIT_S = 600.0
 
@@ -46,8 +46,7 @@ def query(
         for note in result.notes:
             output.note(f"note: {note}")
         if as_csv and not common.as_json:
-            sys.stdout.write(render.to_csv(result))
-            sys.stdout.flush()
+            write(render.to_csv(result))
             output.note(render.summary(result))
             return
         output.answer(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdc.cli.options import ConfigOption, DevOption, JsonOption, command, quiet_logs
+from cdc.cli.output import write
 from cdc.errors import CdcError, LakeError, QueryError
 from cdc.position import format_lsn
 
@@ -49,7 +50,7 @@ def verify(
 
         def show(result: TableResult) -> None:
             if not common.as_json:
-                print(_words(result), flush=True)
+                write(_words(result) + "\n")
 
         result = run_verify(
             loaded,

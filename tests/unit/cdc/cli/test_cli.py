@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -103,6 +104,35 @@ def test_a_foreign_error_tells_its_type_only(folder, capsys, monkeypatch):
     assert "c4nary" not in captured.err
     with pytest.raises(RuntimeError):
         run(["validate", "--dev"])
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_an_answer_that_cannot_be_written_is_an_error_of_the_machine(folder, form):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "cdc.cli.main", "validate", *form],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ended.returncode == 3
+    first, *rest = ended.stderr.splitlines()
+    assert first == "error: the answer could not be written: No space left on device"
+    assert len(rest) == 1, rest  # the remedy
+
+
+@pytest.mark.parametrize(
+    ("form", "shown"), [([], "caf\\xe9.yaml is valid"), (["--json"], "caf\u00e9.yaml is valid")]
+)
+def test_what_the_terminal_does_not_know_is_escaped_for_people_only(folder, form, shown):
+    (folder / "cdc.yaml").rename(folder / "caf\u00e9.yaml")
+    ended = subprocess.run(
+        [sys.executable, "-m", "cdc.cli.main", "-c", "caf\u00e9.yaml", "validate", *form],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        check=True,
+    )
+    assert shown in ended.stdout.decode("utf-8")
 
 
 def test_schema_is_printed(folder, capsys):
