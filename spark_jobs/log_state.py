@@ -244,8 +244,13 @@ def plan_table(
     truncate = state.control.newest_truncate(table, record.load, frontier)
     bounds = Bounds(start, frontier, truncate)
     held = replica.ends if replica is not None else None
+
+    def schema_at(position: Position) -> TableSchema | None:
+        return state.control.schema_at(table, record.load, position)
+
+    before = None if start is None else schema_at(start)
     if held == ends and not bounds.truncated and not even_if_valid:
-        if not _loses_columns(state, record, start, frontier):
+        if not _has_other_form(before, schema_at(frontier)):
             return None
     if start is not None and held is None:
         held = (reader.ends_at(state.source, start) or {}).get(record.topic)
@@ -254,7 +259,7 @@ def plan_table(
         shorter = _shortened(reader, state, record, bounds, held, ends, max_records)
         if shorter is not None:
             bounds, ends, commit_us = shorter
-    schema = state.control.schema_at(table, record.load, bounds.frontier)
+    schema = schema_at(bounds.frontier)
     if schema is None:
         raise LogError("schema_unknown", "control holds no schema of the table", table=name)
     policies = state.policies(table)
@@ -283,17 +288,18 @@ def plan_table(
         state.read_at if start is None else since,
         lag,
         {} if replica is None else replica.out_of_range,
-        _loses_columns(state, record, start, bounds.frontier),
+        _loses_columns(before, schema),
     )
 
 
-def _loses_columns(
-    state: LogState, record: TableRecord, start: Position | None, frontier: Position
-) -> bool:
+def _loses_columns(then: TableSchema | None, now: TableSchema | None) -> bool:
     """Whether columns leave a table between two frontiers, as far as a replica is concerned."""
-    then = None if start is None else state.control.schema_at(record.id, record.load, start)
-    now = state.control.schema_at(record.id, record.load, frontier)
     return then is not None and now is not None and then.dropped != now.dropped
+
+
+def _has_other_form(then: TableSchema | None, now: TableSchema | None) -> bool:
+    """Whether columns leave or join it."""
+    return then is not None and now is not None and then.version != now.version
 
 
 def _check_app(

@@ -18,9 +18,11 @@ from cdc.position import snapshot_position
 from cdc.states import ABANDONED, COPYING, ERRORED, READY, WAITS
 from connectors.postgres.aside import ends_load, set_aside
 from connectors.postgres.capture_settings import CaptureSettings
+from connectors.postgres.load_barrier import Barrier
 from connectors.postgres.load_catalog import pub_rel_of
 from connectors.postgres.load_state import Load, LoadBook, LoadPorts
 from connectors.postgres.load_topics import create_topics, intended_load, topics_of
+from connectors.postgres.silent import width_of
 from connectors.postgres.whole_loads import NOT_RESUMED
 
 log = structlog.get_logger(__name__)
@@ -56,6 +58,8 @@ class Beginning:
         self._loads = loads
         self._numbers: dict[TableId, int] = {}
         self._hurried = 0.0
+        # Of the loads that were intended since the last one was asked.
+        self._older = Barrier(ports.catalog)
         #: Loads of this connection that could not be done, and why.
         self.given_up: dict[LoadKey, CdcError] = {}
         for record in control.loads.values():
@@ -170,6 +174,7 @@ class Beginning:
         # That of a table that is served is judged by what was seen while it was.
         if filenode is not None and table.state != READY:
             self._ports.filenodes[schema.relid] = filenode
+            self._ports.widths[schema.relid] = width_of(table)
 
     def begin_again(self, load: Load) -> None:
         """Abandon a load, and intend the next one of its table, unless that helps nothing."""
@@ -196,24 +201,36 @@ class Beginning:
             reason=error.message,
         )
         following = self.intended(record.id, attempt, priority=record.priority)
-        self.hold(following)
         self._abandon(load, following)
 
     def hold(self, load: Load) -> None:
-        """Let a load begin only once the stream has passed the catalog as it is now.
+        """Let a load that is intended, and not its table's first, wait for what was open before.
 
-        It takes the table's form from there, and events of an older form would end it again.
+        What a transaction did before a label was renamed, or a type altered, is printed as it was
+        then, however late it commits. And the stream has to pass the catalog as it is then: the
+        load takes the table's form from there, and events of an older form would end it again.
         """
-        load.not_before = self._ports.catalog.insert_lsn()
+        if load.record.load > 1:
+            if self._older.asked:
+                self._older = Barrier(self._ports.catalog)
+            load.older = self._older
 
     def may_begin(self, load: Load) -> bool:
         """Whether a load that is intended can begin."""
+        if load.older is not None:
+            if not load.older.passed():
+                return False
+            load.older = None
+            load.not_before = self._ports.catalog.insert_lsn()
         return self._ports.writer.end_lsn >= load.not_before
 
     def hurry(self) -> None:
         """Make a quiet server tell how far it is, if a load waits for nothing else."""
         now = time.monotonic()
-        if now - self._hurried > _HURRY_S and not all(map(self.may_begin, self._loads.values())):
+        waits = any(
+            load.older is None and not self.may_begin(load) for load in self._loads.values()
+        )
+        if waits and now - self._hurried > _HURRY_S:
             self._hurried = now
             self._ports.catalog.flush_wal()
             self._ports.ask_position()
@@ -252,7 +269,6 @@ class Beginning:
                     remedy="delete the topic if nobody needs it",
                 )
             else:
-                self.hold(load)
                 self._loads.setdefault(id, load)
         for id, error in refused.items():
             self._still_aside(id, error)
@@ -302,8 +318,9 @@ class Beginning:
     ) -> Load:
         """The next load of a table, of which nothing exists yet."""
         number = self._numbers[id] = self._numbers.get(id, 0) + 1
-        return Load(
-            intended_load(
-                self._settings, id, number, attempt=attempt, hashed=hashed, priority=priority
-            )
+        record = intended_load(
+            self._settings, id, number, attempt=attempt, hashed=hashed, priority=priority
         )
+        load = Load(record)
+        self.hold(load)
+        return load

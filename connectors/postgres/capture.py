@@ -280,6 +280,7 @@ class Capture:
                             self._settings, tables={table.schema.id: table}
                         ),
                         filenodes=side.filenodes,
+                        widths=side.widths,
                         publish=lambda tables: publish_again(self._settings, tables),
                         keep_alive=stream.keep_alive,
                         ask_position=stream.ask_position,

@@ -15,6 +15,7 @@ from cdc.position import Position
 from cdc.schema import Column, TableSchema, WireType
 from cdc.schema_policy import Action, SchemaPolicy, action_on
 from connectors.postgres.messages import Relation, RelationColumn
+from connectors.postgres.silent import unpublished
 
 _RESERVED_PREFIX = "_cdc_"
 _IDENTITIES = {"d": "DEFAULT", "n": "NOTHING", "f": "FULL", "i": "USING INDEX"}
@@ -42,6 +43,7 @@ class CatalogColumn:
         filled: Rows from before the column hold a constant for it (atthasmissing).
         rewritten: The table was rewritten since its last check, as by a volatile default.
         wire: What a domain or an array comes to.
+        unpublished: It is older than what the stream has shown, so it was there and not published.
         again: A column that the stream has not shown was dropped before this one was added: it
             may have been of the same name, and the event of that one.
     """
@@ -54,6 +56,7 @@ class CatalogColumn:
     filled: bool
     rewritten: bool
     wire: WireType | None = None
+    unpublished: bool = False
     again: bool = False
 
 
@@ -274,6 +277,8 @@ class _Change:
                 "column_unknown",
                 f"the new column {new.name} was dropped, renamed or retyped before it was captured",
             )
+        if found.unpublished:
+            self._let_pass("column_default", unpublished(new.name), Action.HIDE)
         code, how = "column_added", ""
         if found.filled or found.default is not None:
             code, how = "column_default", " with a default"

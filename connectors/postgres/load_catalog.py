@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.catalog import TableDefinition, current_wal_lsn, read_tables
 from connectors.postgres.failures import mapped_errors
 from connectors.postgres.preflight import refusal
+from connectors.postgres.publication import inspect_publication, marks
 from connectors.postgres.table_checks import Finding, table_problems
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -55,8 +57,15 @@ class LoadCatalog:
         Raises:
             CdcError: As ``failures.server_error``.
         """
-        settings = self._settings()
-        found = read_tables(self._connect(), tables, settings.publication, settings.keys)
+        settings, connection = self._settings(), self._connect()
+        # Before the tables: if it is altered in between, that is found later.
+        publication = inspect_publication(connection, settings.publication)
+        found = {
+            id: dataclasses.replace(table, types={**table.types, **marks(publication, id)})
+            for id, table in read_tables(
+                connection, tables, settings.publication, settings.keys
+            ).items()
+        }
         refused = {}
         for id in tables:
             definition = found.get(id)

@@ -21,6 +21,7 @@ from cdc.states import (
     TABLE_TRANSITIONS,
     check_transition,
 )
+from connectors.postgres.load_barrier import Barrier
 from connectors.postgres.load_catalog import LoadCatalog
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.replay import Replay
@@ -42,7 +43,9 @@ class Load:
     replay: Replay | None = None
     #: Since when it waits for the frontier alone, monotonic seconds.
     waits_since: float | None = None
-    #: How far the stream has to be before it begins, an LSN.
+    #: Transactions that have to end before it begins; None: none, or they have.
+    older: Barrier | None = None
+    #: How far the stream has to be then, an LSN.
     not_before: int = 0
     #: Somebody wants it to end.
     cancelled: bool = False
@@ -73,6 +76,7 @@ class LoadPorts:
         writer: Of the log.
         replay_router: Makes a router for the replay of one table.
         filenodes: By relation id, of tables whose columns are as we know them.
+        widths: Highest number of a column, by relation id, that is no news.
         publish: Checks tables and puts them into the publication, if they are not in it; gives
             why some cannot be captured as they are.
         keep_alive: Keeps Postgres informed while something takes long.
@@ -88,6 +92,7 @@ class LoadPorts:
     writer: LogWriter
     replay_router: Callable[[RoutedTable], Router]
     filenodes: dict[int, int]
+    widths: dict[int, int]
     publish: Callable[[Sequence[TableId]], Mapping[TableId, CdcError]]
     keep_alive: Callable[[], None]
     ask_position: Callable[[], None]

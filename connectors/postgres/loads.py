@@ -73,7 +73,9 @@ class Loads:
         self._rest_until = 0.0
         self._reloads = Reloads(self._book)
         for load in self._loads.values():
-            if load.record.state != INTENDED:
+            if load.record.state == INTENDED:
+                self._beginning.hold(load)
+            else:
                 self._beginning.spool(load)
                 load.failed = not_resumed(load, settings.name_of(load.record.id))
         self._check_keys(settings.keys)
@@ -233,8 +235,9 @@ class Loads:
         self._check_keys(keys)
         for record in control.unfinished_loads():
             if record.id not in self._loads:
-                self._loads[record.id] = Load(record, written=True)
+                load = self._loads[record.id] = Load(record, written=True)
                 self._beginning.count(record)
+                self._beginning.hold(load)
 
     def _check_keys(self, keys: Mapping[TableId, tuple[str, ...]]) -> None:
         for id, load in self._loads.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ class PublicationInfo:
         oid: pg_publication.oid.
         xmin: Of its row in pg_publication: changes with every ALTER PUBLICATION of options.
         all_tables: FOR ALL TABLES.
-        schemas: Of FOR TABLES IN SCHEMA (server version 15 on).
+        schemas: Of FOR TABLES IN SCHEMA (server version 15 on), with oid and xmin of their rows.
         via_root: publish_via_partition_root.
         generated: Stored generated columns are published (server version 18 on).
         operations: The published ones of insert, update, delete, truncate.
@@ -34,7 +34,7 @@ class PublicationInfo:
     oid: int
     xmin: int
     all_tables: bool
-    schemas: tuple[str, ...]
+    schemas: Mapping[str, str]
     via_root: bool
     generated: bool
     operations: frozenset[str]
@@ -45,6 +45,20 @@ class PublicationInfo:
     def publishes(self, table: TableId) -> bool:
         """Whether it has a table, by whatever way of listing it."""
         return self.all_tables or table.schema in self.schemas or table in self.tables
+
+
+def marks(publication: PublicationInfo | None, table: TableId) -> dict[str, str]:
+    """What changes when a publication, or what a table has of it, was altered.
+
+    Its own row in pg_publication_rel is looked at by itself. These are parts of
+    ``TableRecord.types``.
+    """
+    if publication is None:
+        return {}
+    found = {"p": f"{publication.oid} {publication.xmin}"}
+    if table.schema in publication.schemas:
+        found["s"] = publication.schemas[table.schema]
+    return found
 
 
 OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
@@ -77,11 +91,11 @@ def inspect_publication(connection: psycopg.Connection[Any], name: str) -> Publi
         if row is None:
             return None
         tables = connection.execute(listed, (row[0],)).fetchall()
-        schemas: list[tuple[str]] = []
+        schemas: list[tuple[str, str]] = []
         if connection.info.server_version >= 150000:
             schemas = connection.execute(
                 """
-                SELECT n.nspname::text
+                SELECT n.nspname::text, concat_ws(' ', p.oid, p.xmin)
                 FROM pg_catalog.pg_publication_namespace p
                 JOIN pg_catalog.pg_namespace n ON n.oid = p.pnnspid
                 WHERE p.pnpubid = %s ORDER BY 1
@@ -94,7 +108,7 @@ def inspect_publication(connection: psycopg.Connection[Any], name: str) -> Publi
         oid=row[0],
         xmin=row[1],
         all_tables=row[2],
-        schemas=tuple(schema for (schema,) in schemas),
+        schemas=dict(schemas),
         via_root=row[3],
         generated=row[4] == "s",
         operations=frozenset(operation for operation, on in published if on),

@@ -14,7 +14,7 @@ import psycopg
 
 from cdc.names import TableId
 from cdc.schema import TableSchema
-from cdc.source_sql import PARTITION_TREE, RELATION_FILE, VALUE_TYPES
+from cdc.source_sql import FILLED, PARTITION_TREE, RELATION_FILE, VALUE_TYPES
 from connectors.postgres.catalog import (
     KEYS,
     NOT_IN_WAL,
@@ -26,7 +26,7 @@ from connectors.postgres.catalog import (
 from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import CatalogColumn
 from connectors.postgres.failures import mapped_errors
-from connectors.postgres.publication import PublicationInfo, inspect_publication
+from connectors.postgres.publication import PublicationInfo, inspect_publication, marks
 from connectors.postgres.reread import Connection, Rereader, Values, Wanted, extend_xid
 from connectors.postgres.silent import Partition, SeenColumn, TableIdentity
 
@@ -46,7 +46,7 @@ _FILE = RELATION_FILE.format(c="c")
 _ADDED = f"""
     SELECT pg_visible_in_snapshot(CAST(%s AS xid8), pg_current_snapshot()),
            a.attname::text, a.attnum::int, format_type(a.atttypid, a.atttypmod),
-           a.atttypid::bigint, a.atttypmod, pg_get_expr(d.adbin, d.adrelid), a.atthasmissing,
+           a.atttypid::bigint, a.atttypmod, pg_get_expr(d.adbin, d.adrelid), {FILLED},
            {_FILE},
            {WIRE_TYPE.format(oid="a.atttypid", typmod="a.atttypmod")},
            EXISTS (SELECT FROM pg_attribute d
@@ -65,7 +65,7 @@ _IDENTITIES = f"""
            coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
            n.nspname::text, c.relname::text, c.relpersistence = 'p', c.relreplident::text,
            (SELECT jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
-                                               a.atthasmissing)
+                                               {FILLED})
                              ORDER BY a.attnum)
             FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE}),
@@ -155,6 +155,7 @@ class SideConnection:
                 filled=row[7],
                 rewritten=known is not None and row[8] != known,
                 wire=wire_type(row[9]),
+                unpublished=row[2] <= width,
                 again=row[10],
             )
             for row in rows
@@ -167,8 +168,14 @@ class SideConnection:
         """As ``Rereader.read``."""
         return self._rereader.read(schema, columns, wanted)
 
-    def identities(self, tables: Mapping[TableId, TableSchema]) -> dict[TableId, TableIdentity]:
+    def identities(
+        self, tables: Mapping[TableId, TableSchema], publication: PublicationInfo | None
+    ) -> dict[TableId, TableIdentity]:
         """How the tables stand now, by relation id; dropped ones are left out.
+
+        Args:
+            tables: The newest schemas that we know.
+            publication: As it was seen before this look.
 
         Raises:
             CdcError: As ``failures.server_error``.
@@ -188,7 +195,7 @@ class SideConnection:
                 logged=row[6],
                 identity=row[7],
                 columns=tuple(SeenColumn(*column) for column in row[8] or ()),
-                types=row[9] or {},
+                types=(row[9] or {}) | marks(publication, TableId(row[4], row[5])),
                 keys=frozenset((frozenset(names), late) for names, late in row[10] or ()),
                 not_in_wal=tuple(row[11]),
             )

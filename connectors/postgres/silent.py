@@ -8,6 +8,7 @@ that no event has told.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -20,6 +21,14 @@ from connectors.postgres.messages import Identity, Relation, RelationColumn
 
 #: First letters of the parts in ``TableRecord.types``.
 COLUMN, COMPOSITE, ENUM, WIDTH = "a", "c", "e", "w"
+KEY, NAMED = "k", "t"
+#: The parts of ``PublicationInfo.marks``.
+OPTIONS, SCHEMA_LISTED = "p", "s"
+
+PUBLICATION_ALTERED = (
+    "the publication, or the table's place in it, was altered: changes made meanwhile may not be "
+    "in the stream"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +150,28 @@ def silent_changes(
             yield SilentChange("column_replaced", f"column {column.name} is another one now")
         elif (seen.type_oid, seen.typmod) != (column.type_oid, column.typmod):
             yield SilentChange("column_retyped", f"the type of column {column.name} was changed")
-    if schema.identity == "f" and schema.key and not _holds_key(schema, now):
-        yield SilentChange(
-            "key_lost",
-            f"the key ({', '.join(schema.key)}) is none any more: its index was dropped or "
-            "altered, or a column may be NULL, so two rows can be the same in it",
-        )
+    before = record.types or {}
+    if schema.identity == "f" and schema.key:
+        if not _holds_key(schema, now):
+            yield SilentChange(
+                "key_lost",
+                f"the key ({', '.join(schema.key)}) is none any more: its index was dropped or "
+                "altered, or a column may be NULL, so two rows can be the same in it",
+            )
+        elif not _held_key(schema, before, now):
+            yield SilentChange(
+                "key_lost",
+                f"the index of the key ({', '.join(schema.key)}) was dropped and made again: two "
+                "rows may have been the same in it meanwhile",
+            )
     added = [seen for seen in now.columns if seen.name not in schema.column_names]
-    yield from map(_added, added)
+    yield from (_added(seen, width_of(record)) for seen in added)
     if added and record.filenode not in (None, now.filenode):
         yield SilentChange(
             "table_rewritten",
             "columns were added and the table rewritten: rows that were there before may hold a "
             "value that no event tells",
         )
-    before = record.types or {}
     altered = any(before.get(part, text) != text for part, text in _of(COLUMN, now))
     if altered and record.filenode not in (None, now.filenode) and not schema.partitioned:
         yield SilentChange(
@@ -169,6 +185,8 @@ def silent_changes(
             "a label of an enum was renamed, or the attributes of a composite type were changed: "
             "rows that were there before read otherwise now, and no event tells",
         )
+    if published_otherwise(before, now):
+        yield SilentChange("publication_changed", PUBLICATION_ALTERED)
 
 
 def _gone(column: Column, now: SeenColumn | None) -> SilentChange:
@@ -177,7 +195,9 @@ def _gone(column: Column, now: SeenColumn | None) -> SilentChange:
     return SilentChange("column_renamed", f"column {column.name} was renamed to {now.name}", column)
 
 
-def _added(seen: SeenColumn) -> SilentChange:
+def _added(seen: SeenColumn, width: int) -> SilentChange:
+    if seen.number <= width:
+        return SilentChange("column_default", unpublished(seen.name))
     if seen.filled:
         return SilentChange(
             "column_default",
@@ -211,6 +231,32 @@ def to_act_on(
     return None, gone
 
 
+def unpublished(column: str) -> str:
+    """What is wrong with a column that is new in the stream and not in the table."""
+    return (
+        f"column {column} was there before, and not published (it was a generated one): rows hold "
+        "values of it that no event tells"
+    )
+
+
+def _held_key(schema: TableSchema, before: Mapping[str, str], now: TableIdentity) -> bool:
+    """Whether an index that told the rows apart is still there."""
+    indexes = {
+        part
+        for part, columns in before.items()
+        if part.startswith(KEY) and set(json.loads(columns)) == set(schema.key)
+    }
+    # Nothing is known of them from a version that did not look.
+    return not indexes or not indexes.isdisjoint(now.types)
+
+
+def published_otherwise(before: Mapping[str, str], now: TableIdentity) -> bool:
+    """Whether the table may have been without a publication, or with less of one."""
+    # A table that has its place by its schema alone loses it by another schema or name.
+    parts = (OPTIONS, SCHEMA_LISTED, NAMED) if SCHEMA_LISTED in before else (OPTIONS,)
+    return any(part in before and now.types.get(part) != before[part] for part in parts)
+
+
 def _holds_key(schema: TableSchema, now: TableIdentity) -> bool:
     """Whether rows are still told apart by the key, as early as they were."""
     return any(
@@ -222,6 +268,11 @@ def _of(kinds: str, now: TableIdentity) -> list[tuple[str, str]]:
     return [(part, text) for part, text in now.types.items() if part[0] in kinds]
 
 
+def width_of(record: TableRecord) -> int:
+    """Highest number of a column that is no news; 0 if nobody knows."""
+    return int((record.types or {}).get(WIDTH, 0))
+
+
 def known_types(schema: TableSchema, record: TableRecord, now: TableIdentity) -> dict[str, str]:
     """What to record as ``TableRecord.types`` of a table that is as the stream has told.
 
@@ -231,7 +282,7 @@ def known_types(schema: TableSchema, record: TableRecord, now: TableIdentity) ->
     types = dict(now.types)
     if record.types and WIDTH in record.types:
         ids = (column.id for column in (*schema.columns, *schema.dropped) if not column.hidden)
-        types[WIDTH] = str(max(int(record.types[WIDTH]), *ids))
+        types[WIDTH] = str(max(width_of(record), *ids))
     return types
 
 

@@ -15,7 +15,7 @@ import structlog
 from cdc.control import TableRecord
 from cdc.errors import SourceStopped
 from cdc.names import TableId
-from cdc.position import Position
+from cdc.position import Position, snapshot_position
 from cdc.schema import TableSchema
 from connectors.postgres.aside import errored_records
 from connectors.postgres.capture_settings import CaptureSettings
@@ -29,18 +29,19 @@ from connectors.postgres.drift import (
 from connectors.postgres.load_catalog import reachable
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.matching import matching_tables
-from connectors.postgres.publication import PublicationInfo
 from connectors.postgres.router import Router
 from connectors.postgres.side_connection import SideConnection
 from connectors.postgres.silent import (
-    WIDTH,
+    PUBLICATION_ALTERED,
     Partition,
     SilentChange,
     TableIdentity,
     known_types,
+    published_otherwise,
     silent_changes,
     silent_partitions,
     to_act_on,
+    width_of,
 )
 from connectors.postgres.startcheck import check_identity, check_publication
 from connectors.postgres.table_set import table_changes
@@ -90,7 +91,6 @@ class SourceWatch:
         # The frontier when a table was last as it should be.
         self._good: dict[TableId, Position] = {}
         self._partitions: dict[TableId, dict[int, Partition]] = {}
-        self._publication: PublicationInfo | None = None
         self._looked = 0.0
         self._often_until = 0.0
         self._truncates = 0
@@ -130,20 +130,22 @@ class SourceWatch:
         # Tables that are missing in it are told of one by one.
         listed = [id for id in self._records if publication and publication.publishes(id)]
         roots = [id for id in listed if id in schemas and schemas[id].partitioned]
-        check_publication(self._settings, publication, listed, self._publication, roots)
-        self._publication = publication
+        check_publication(self._settings, publication, listed, roots)
         gone = self._came_and_went()
         records = {
             id: record
             for id, record in self._records.items()
             if (id in schemas or id in loading) and id not in gone
         }
-        found = self._side.identities({**loading, **schemas})
+        found = self._side.identities({**loading, **schemas}, publication)
         for id, record in records.items():
             try:
                 check_identity(self._settings, record, found.get(id))
-                if id not in loading:  # compared by each chunk
+                if id not in loading:
                     self._compare(id, schemas[id], found[id])
+                elif published_otherwise(record.types or {}, found[id]):
+                    # All else of it is compared by each chunk.
+                    raise self._stopped(id, "publication_changed", PUBLICATION_ALTERED)
             except SourceStopped as stopped:
                 self._set_aside(stopped)
 
@@ -169,7 +171,7 @@ class SourceWatch:
             if gone:
                 names = [column.name for column in gone]
                 log.info("columns dropped", **told, columns=names)
-                schema = without_columns(schema, gone, policy, self._writer.position)
+                schema = without_columns(schema, gone, policy, self._just_now)
             else:
                 log.info("columns added", **told, columns=sorted(added))
                 schema = self._with_columns(schema, now)
@@ -187,9 +189,14 @@ class SourceWatch:
 
         policy = self._settings.schema_policies.of(schema.id)
         try:
-            return next_schema(schema, now.relation(schema), ask, policy, self._writer.position)
+            return next_schema(schema, now.relation(schema), ask, policy, self._just_now)
         except SchemaDrift as drift:
             raise self._stopped(schema.id, drift.code, drift.reason) from None
+
+    @property
+    def _just_now(self) -> Position:
+        """Below the frontier, above every record: what the stream is past is so at the frontier."""
+        return snapshot_position(self._writer.position.epoch, self._writer.end_lsn)
 
     def _stopped(self, id: TableId, code: str, reason: str) -> SourceStopped:
         return SourceStopped(
@@ -232,7 +239,7 @@ class SourceWatch:
             return
         if record.filenode is not None:
             self._side.filenodes[record.relid] = record.filenode
-        self._side.widths[record.relid] = int((record.types or {}).get(WIDTH, 0))
+        self._side.widths[record.relid] = width_of(record)
 
     def _partitions_changed(self, id: TableId, now: TableIdentity) -> SilentChange | None:
         schema, record = self._router.schemas[id], self._records[id]

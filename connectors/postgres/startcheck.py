@@ -137,17 +137,16 @@ def check_publication(
     settings: CaptureSettings,
     publication: PublicationInfo | None,
     tables: Iterable[TableId],
-    before: PublicationInfo | None = None,
     partitioned: Iterable[TableId] = (),
 ) -> None:
     """The publication still publishes our tables, with everything; what else it has is not ours.
+
+    That it was altered meanwhile is told table by table, see ``silent``.
 
     Args:
         settings: Of the capture.
         publication: As it is now.
         tables: What it has to publish.
-        before: As it was when this process last looked; its options may not have been changed
-            since, not even if they were changed back.
         partitioned: Those of the tables that are.
 
     Raises:
@@ -169,13 +168,6 @@ def check_publication(
             "publication_changed",
             f"the publication {settings.publication} {problems}: changes made meanwhile may not "
             "be in the stream",
-            remedy=RELOAD_REMEDY,
-        )
-    if before is not None and (before.oid, before.xmin) != (publication.oid, publication.xmin):
-        raise HistoryGap(
-            "publication_changed",
-            f"the publication {settings.publication} was altered while its changes were captured: "
-            "some may not have been sent",
             remedy=RELOAD_REMEDY,
         )
 

@@ -120,10 +120,21 @@ def test_a_dropped_column_is_null_in_every_row_or_gone(spark, stack, topic_prefi
         lake.assert_same()
         assert set(lake.replica(DOCS.id).columns) == set(replica.columns)
         assert {r["body"] for r in held(lake, "body").values()} == {None}
+        # One comes, with no event; the next batch has nothing else.
+        more = column(7, "more", codecs.TEXT)
+        evolved = gen.alter(
+            dataclasses.replace(
+                evolved, version=evolved.version + 1, columns=(*evolved.columns, more)
+            )
+        )
+        gen.keepalive()
+        lake.apply()
+        assert {r["more"] for r in held(lake, "more").values()} == {None}
+        assert lake.apply()["shop.public.docs"].action == "current"
         # All rows and a column at once.
         gen.transaction(Truncate(DOCS.id))
         gen.alter(without(evolved, "at"))
-        gen.transaction(Insert(DOCS.id, row(9, b"last")))
+        gen.transaction(Insert(DOCS.id, row(9, b"last", b"new")))
         assert lake.apply()["shop.public.docs"].action == "rewrite"
         lake.assert_same()
         assert held(lake, "body", "at") == {9: {"body": None, "at": None}}
