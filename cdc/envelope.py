@@ -230,6 +230,9 @@ class RowEncoder:
     def complete(self, old_kind: str, old: Row | None, new: Row) -> tuple[Row, tuple[int, ...]]:
         """Fill unsent columns from the old tuple, which holds the very same values.
 
+        But for NULL, which is never left out: an old row with it there is of a partition that
+        sends its key only, and that the server tells of as a whole row all the same.
+
         Returns:
             The row, and the indexes of columns that are still UNSENT.
         """
@@ -243,7 +246,7 @@ class RowEncoder:
         row = list(new)
         if old is not None:
             for i in known:
-                if row[i] is UNSENT:
+                if row[i] is UNSENT and old[i] is not None:
                     row[i] = old[i]
         return row, tuple(i for i, value in enumerate(row) if value is UNSENT)
 

@@ -62,7 +62,7 @@ FILLED: Final = f"""
 #: Labels of the enums and attributes of the composite types that values of a table's columns can
 #: have, wherever in them, with who wrote them; who altered each column last; how many columns
 #: there ever were; the unique indexes, by their constraint if they have one (REINDEX CONCURRENTLY
-#: makes another index); and who named the table last. ``c`` is pg_class.
+#: makes another index); where large values are; and who named the table last. ``c`` is pg_class.
 #: What ``TableRecord.types`` holds, with ``PublicationInfo.marks``.
 VALUE_TYPES: Final = """
     (WITH RECURSIVE parts AS (
@@ -97,6 +97,7 @@ VALUE_TYPES: Final = """
            SELECT 'a' || a.attnum, a.xmin::text FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
            UNION ALL SELECT 'w', c.relnatts::text
+           UNION ALL SELECT 'x', c.reltoastrelid::text
            UNION ALL SELECT 't', t.xmin::text FROM pg_catalog.pg_type t WHERE t.oid = c.reltype
            UNION ALL
            SELECT 'k' || coalesce(con.oid, i.indexrelid),

@@ -13,8 +13,9 @@ import psycopg
 from cdc.names import TableId
 from cdc.position import Position, parse_lsn
 from cdc.schema import Column, TableSchema, WireType
-from cdc.source_sql import PARTITION_TREE, RELATION_FILE, VALUE_TYPES
+from cdc.source_sql import RELATION_FILE, VALUE_TYPES
 from connectors.postgres.failures import mapped_errors
+from connectors.postgres.leaves import LEAVES_APART, NOT_IN_WAL
 
 _FULL_SENDS_GENERATED_VERSION: Final = 180_000
 #: cdc.yaml gives no table a key of its own.
@@ -87,6 +88,7 @@ class TableDefinition:
         pub_rel: oid and xmin of its row in pg_publication_rel, for the publication asked about;
             of one FOR ALL TABLES its own.
         not_in_wal: Partitions whose changes are not in the WAL.
+        leaves_apart: Partitions whose replica identity does not tell the rows' old keys.
         wanted_key: The key that cdc.yaml gives; None: it leaves that to us.
         types: As ``TableRecord.types``.
         row_filter: Condition of the rows that the publication has; None: it has all.
@@ -113,6 +115,7 @@ class TableDefinition:
     owner: str
     pub_rel: tuple[int, int] | None
     not_in_wal: tuple[str, ...] = ()
+    leaves_apart: tuple[str, ...] = ()
     wanted_key: tuple[str, ...] | None = None
     types: Mapping[str, str] = field(default_factory=dict)
     row_filter: str | None = None
@@ -275,17 +278,6 @@ KEYS = f"""
                        WHERE k.n <= i.indnkeyatts AND NOT {_NOT_NULL}))
 """  # noqa: S608  (put together from constants)
 
-#: Partitions of a partitioned table ``c`` that have rows whose changes are not in the WAL.
-NOT_IN_WAL = f"""
-    CASE WHEN c.relkind = 'p' THEN ARRAY(
-        SELECT m.oid::regclass::text
-        FROM {PARTITION_TREE.format(oid="c.oid")} member
-        JOIN pg_catalog.pg_class m ON m.oid = member.relid
-        WHERE m.relkind = 'f' OR m.relkind = 'r' AND m.relpersistence <> 'p'
-        ORDER BY 1)
-    ELSE '{{}}' END
-"""  # noqa: S608  (put together from constants)
-
 # What counts of it: a publication that has the whole schema, too, has all rows. The view is asked
 # through JSON, because older servers have no such column.
 _ROW_FILTER = """
@@ -321,7 +313,8 @@ _TABLES = f"""
            coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
            {NOT_IN_WAL},
            {VALUE_TYPES},
-           CASE WHEN to_jsonb(p) ->> 'prqual' IS NOT NULL THEN {_ROW_FILTER} END
+           CASE WHEN to_jsonb(p) ->> 'prqual' IS NOT NULL THEN {_ROW_FILTER} END,
+           {LEAVES_APART}
     FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
@@ -400,6 +393,7 @@ def _definition(
         wanted_key=keys.get(id),
         types=row[21] or {},
         row_filter=row[22],
+        leaves_apart=tuple(row[23]),
         full_sends_generated=full_sends_generated,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cdc.envelope import OutRecord, TransactionFields
 from cdc.errors import LogError, ProtocolViolation
+from connectors.postgres.drift import SchemaDrift
 from connectors.postgres.messages import Delete, Insert, Update
 from connectors.postgres.net_effect import MOST_BYTES, NetEffect
 from connectors.postgres.routes import Change, Route
@@ -34,7 +35,8 @@ class CollectedChanges:
             size: Of its message, bytes.
 
         Raises:
-            ProtocolViolation: It does not have the whole old row, or not all columns.
+            ProtocolViolation: It does not have all columns.
+            SchemaDrift: It does not have the whole old row, as of a partition of another identity.
             LogError: ``transaction_too_large``.
         """
         self.routes.add(route)
@@ -42,8 +44,8 @@ class CollectedChanges:
         new = None if isinstance(event, Delete) else event.new
         if isinstance(event, Update):
             if old is None or event.old_kind != "O":
-                raise ProtocolViolation(
-                    "malformed_message", "an update without the old row of identity FULL"
+                raise SchemaDrift(
+                    "partition_identity", "an update came without the old row of identity FULL"
                 )
             new = tuple(route.encoder.complete("O", old, event.new)[0])
         if {len(row) for row in (new, old) if row is not None} != {route.width}:
@@ -63,7 +65,7 @@ class CollectedChanges:
         """The records of one table; its changes count as written.
 
         Raises:
-            BadValue, ProtocolViolation: As ``NetEffect.records``.
+            BadValue, SchemaDrift: As ``NetEffect.records``.
         """
         self.routes.discard(route)
         return [] if route.net is None else route.net.records(txn)

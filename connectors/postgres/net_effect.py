@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from cdc.envelope import OutRecord, RowEncoder, TransactionFields, Value
-from cdc.errors import ProtocolViolation
+from connectors.postgres.drift import SchemaDrift
 
 #: What the changes of one transaction may take, in bytes of their messages.
 MOST_BYTES: Final = 256 * 1024 * 1024
@@ -60,15 +60,16 @@ class NetEffect:
         """The records of what is left, one change for each key at the most; collects anew.
 
         Raises:
-            ProtocolViolation: Two rows have one key.
+            SchemaDrift: Two rows have one key.
             BadValue: As ``RowEncoder``.
         """
         encoder = self._encoder
         before = {encoder.key(row): (row, ordinal) for row, ordinal in self._removed.items()}
         after = {encoder.key(row): (row, made[-1]) for row, made in self._added.items()}
         if len(after) != sum(map(len, self._added.values())):
-            raise ProtocolViolation(
-                "malformed_message", "two rows of one key at the end of a transaction"
+            raise SchemaDrift(
+                "partition_identity",
+                "two rows have one key at the end of a transaction: its old rows are not all told",
             )
         found: list[tuple[int, list[OutRecord]]] = []
         for key, (row, ordinal) in before.items():

@@ -35,9 +35,14 @@ class Relations:
         self._told: dict[int, Relation] = {}
         self._by_relid = {t.schema.relid: id for id, t in self.tables.items()}
 
-    def tell(self, relation: Relation) -> None:
-        """The relation is so from here on."""
+    def tell(self, relation: Relation) -> bool:
+        """The relation is so from here on; whether it was otherwise before.
+
+        The server tells of a relation again after a GRANT, an ANALYZE and the like, too.
+        """
+        before = self._told.get(relation.relid)
         self._told[relation.relid] = relation
+        return relation != before
 
     def put(self, table: RoutedTable) -> None:
         """A table is captured from here on, or has another schema or topic."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from cdc.names import TableId
 
 #: Of a source that is stopped.
 RELOAD_REMEDY: Final = (
@@ -21,3 +23,16 @@ FIRST: Final[Mapping[str, str]] = {
     "no_permission": "grant SELECT on the table to our role",
     "row_security": "give our role BYPASSRLS, or disable row level security on the table",
 }
+
+
+def other_identity(table: TableId, leaves: Sequence[str]) -> str:
+    """What is wrong with partitions by whose replica identity old keys are not told."""
+    return (
+        f"partitions of {table} have another replica identity, which is not inherited: "
+        f"{', '.join(leaves)}; the stream does not tell which row an UPDATE or DELETE of them is of"
+    )
+
+
+def whole_rows(leaves: Sequence[str]) -> str:
+    """The SQL that mends it; names as Postgres spells them."""
+    return " ".join(f"ALTER TABLE {leaf} REPLICA IDENTITY FULL;" for leaf in leaves)

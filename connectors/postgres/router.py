@@ -13,7 +13,7 @@ from zlib import crc32
 from cdc.control import KeyValue, schema_key_value, truncate_key_value
 from cdc.counted import encoder_of
 from cdc.envelope import BadValue, TransactionFields
-from cdc.errors import LogError, ProtocolViolation, SourceStopped
+from cdc.errors import LogError, SourceStopped
 from cdc.names import TableId
 from cdc.position import Position
 from cdc.schema import TableSchema
@@ -133,9 +133,9 @@ class Router:
             relation: The relation.
             message: The pgoutput message that said so.
         """
-        self._relations.tell(relation)
         self._spooling.describe(relation.relid, message)
-        self._end_route(relation.relid)
+        if self._relations.tell(relation):
+            self._end_route(relation.relid)
 
     def spool(self, relid: int, topic: str, table: TableId) -> None:
         """From here on, events of a relation go to a spool (too)."""
@@ -168,8 +168,7 @@ class Router:
 
     def drop(self, id: TableId) -> None:
         """From here on, events of this table go nowhere."""
-        table = self._relations.remove(id)
-        if table is not None:
+        if (table := self._relations.remove(id)) is not None:
             self._end_route(table.schema.relid)
         self._changes.pop(id, None)
 
@@ -228,7 +227,7 @@ class Router:
             elif type(event) is Insert and UNSENT not in event.new:
                 new = event.new
                 if len(new) != route.width:
-                    raise self._width()
+                    raise wrong_width(str(self.position))
                 key, value, headers = route.insert(new, self._fields, ordinal)
                 if size > SMALL_MESSAGE or self._cached:
                     self._cache.put(relid, key, new)
@@ -243,6 +242,8 @@ class Router:
                 self._update(route, Update(relid, "", None, event.new), size, index)
         except BadValue as bad:
             raise self._stopped(route.table, "bad_value", str(bad)) from None
+        except SchemaDrift as drift:
+            raise self._stopped(route.table, drift.code, drift.reason) from None
         except LogError as error:
             if error.code not in ("record_too_large", "transaction_too_large"):
                 raise
@@ -323,10 +324,10 @@ class Router:
 
     def _update(self, route: Route, event: Update, size: int, index: int) -> None:
         encoder, relid = route.encoder, event.relid
-        old_kind, old = event.old_kind, event.old
+        old_kind, old = route.old_kind(event.old_kind, event.old), event.old
         row: Any = event.new
         if len(row) != route.width:
-            raise self._width()
+            raise wrong_width(str(self.position))
         unchanged: tuple[str, ...] = ()
         exact = row
         cache = self._cache
@@ -357,7 +358,7 @@ class Router:
         """From here on, changes of a relation have another route, or none."""
         route = self._routes.pop(relid, None)
         if route is not None:
-            # A table cannot be altered while two of its rows have one key.
+            # An ALTER; it cannot be done while two of the table's rows have one key.
             self._write_collected(route)
             self._changes[route.table] += route.changes
 
@@ -371,11 +372,14 @@ class Router:
                 self.records += 1
         except BadValue as bad:
             raise self._stopped(route.table, "bad_value", str(bad)) from None
+        except SchemaDrift as drift:
+            raise self._stopped(route.table, drift.code, drift.reason) from None
 
     def _delete(self, route: Route, event: Delete) -> None:
         if len(event.old) != route.width:
-            raise self._width()
-        records = route.encoder.delete(event.old_kind, event.old, self._fields, self.ordinal)
+            raise wrong_width(str(self.position))
+        old_kind = route.old_kind(event.old_kind, event.old)
+        records = route.encoder.delete(old_kind, event.old, self._fields, self.ordinal)
         if self._cached:
             self._cache.forget(event.relid, records[0][0])
         topic, partitions, send = route.topic, route.partitions, self._send
@@ -414,6 +418,3 @@ class Router:
             position=str(self.position),
             remedy=FIRST.get(code),
         )
-
-    def _width(self) -> ProtocolViolation:
-        return wrong_width(str(self.position))

@@ -11,7 +11,7 @@ from cdc.envelope import RowEncoder
 from cdc.names import TableId
 from cdc.schema import TableSchema
 from connectors.postgres.drift import CatalogColumn
-from connectors.postgres.messages import Delete, Insert, Update
+from connectors.postgres.messages import Delete, Insert, Row, Update
 from connectors.postgres.net_effect import NetEffect
 from connectors.postgres.reread import Values, Wanted
 
@@ -66,6 +66,7 @@ class Route:
         "encoder",
         "insert",
         "net",
+        "others",
         "partitions",
         "schema",
         "table",
@@ -82,9 +83,22 @@ class Route:
         self.batches = BatchEncoder(encoder)
         self.insert = encoder.insert
         self.width = len(table.schema.columns)
+        # Of a partitioned table of identity FULL: columns that are not in the key.
+        key = set(encoder.schema.key_indexes) if table.schema.partitioned else range(self.width)
+        self.others = [i for i in range(self.width) if i not in key]
         #: For tables whose keys can swap within a transaction.
         self.net = NetEffect(encoder) if table.schema.deferrable else None
         self.changes = 0
+
+    def old_kind(self, kind: str, old: Row | None) -> str:
+        """What an old tuple is: ``K`` if it has no more than the key.
+
+        A partition that is not of identity FULL, as its table is, sends its key, and the server
+        calls that the whole row.
+        """
+        if kind == "O" and old is not None and self.others:
+            return "O" if any(old[i] is not None for i in self.others) else "K"
+        return kind
 
 
 @dataclass(slots=True)

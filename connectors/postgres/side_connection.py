@@ -17,7 +17,6 @@ from cdc.schema import TableSchema
 from cdc.source_sql import FILLED, PARTITION_TREE, RELATION_FILE, VALUE_TYPES
 from connectors.postgres.catalog import (
     KEYS,
-    NOT_IN_WAL,
     ON_WIRE,
     WIRE_TYPE,
     current_wal_lsn,
@@ -26,6 +25,7 @@ from connectors.postgres.catalog import (
 from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import CatalogColumn
 from connectors.postgres.failures import mapped_errors
+from connectors.postgres.leaves import LEAVES_APART, NOT_IN_WAL
 from connectors.postgres.publication import PublicationInfo, inspect_publication, marks
 from connectors.postgres.reread import Connection, Rereader, Values, Wanted, extend_xid
 from connectors.postgres.silent import Partition, SeenColumn, TableIdentity
@@ -71,7 +71,8 @@ _IDENTITIES = f"""
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {ON_WIRE}),
            {VALUE_TYPES},
            CASE WHEN c.relreplident = 'f' THEN {KEYS} END,
-           {NOT_IN_WAL}
+           {NOT_IN_WAL},
+           {LEAVES_APART}
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_publication pub ON pub.pubname = %(publication)s::text
@@ -198,6 +199,7 @@ class SideConnection:
                 types=(row[9] or {}) | marks(publication, TableId(row[4], row[5])),
                 keys=frozenset((frozenset(names), late) for names, late in row[10] or ()),
                 not_in_wal=tuple(row[11]),
+                leaves_apart=tuple(row[12]),
             )
             for row in rows
         }

@@ -21,7 +21,7 @@ from connectors.postgres.messages import Identity, Relation, RelationColumn
 
 #: First letters of the parts in ``TableRecord.types``.
 COLUMN, COMPOSITE, ENUM, WIDTH = "a", "c", "e", "w"
-KEY, NAMED = "k", "t"
+KEY, LARGE, NAMED = "k", "x", "t"
 #: The parts of ``PublicationInfo.marks``.
 OPTIONS, SCHEMA_LISTED = "p", "s"
 
@@ -65,6 +65,7 @@ class TableIdentity:
         keys: Of identity FULL: columns by which rows can be told apart, and whether that is checked
             only at the end of a transaction.
         not_in_wal: Partitions whose changes are not in the WAL.
+        leaves_apart: Partitions whose replica identity does not tell the rows' old keys.
     """
 
     filenode: int
@@ -76,6 +77,7 @@ class TableIdentity:
     types: Mapping[str, str] = field(default_factory=dict)
     keys: frozenset[tuple[frozenset[str], bool]] = frozenset()
     not_in_wal: tuple[str, ...] = ()
+    leaves_apart: tuple[str, ...] = ()
 
     def has_columns_of(self, schema: TableSchema) -> bool:
         """Whether its columns are those of a schema, by name."""
@@ -184,6 +186,13 @@ def silent_changes(
             "type_changed",
             "a label of an enum was renamed, or the attributes of a composite type were changed: "
             "rows that were there before read otherwise now, and no event tells",
+        )
+    if before.get(LARGE, "0") not in ("0", now.types.get(LARGE)):
+        # Neither VACUUM FULL nor TRUNCATE moves it; what rewrites for a new type is told above.
+        yield SilentChange(
+            "rows_not_in_wal",
+            "the table was rewritten, as by SET UNLOGGED and SET LOGGED: changes made meanwhile "
+            "are not in the WAL",
         )
     if published_otherwise(before, now):
         yield SilentChange("publication_changed", PUBLICATION_ALTERED)

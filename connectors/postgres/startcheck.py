@@ -19,7 +19,7 @@ from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.publication import PublicationInfo, differences, quote_table
-from connectors.postgres.remedies import RELOAD_REMEDY
+from connectors.postgres.remedies import RELOAD_REMEDY, other_identity, whole_rows
 from connectors.postgres.silent import TableIdentity
 from connectors.postgres.slot import SlotInfo
 
@@ -179,7 +179,7 @@ def check_identity(
 
     Raises:
         SourceStopped: ``table_missing``, ``table_renamed``, ``unlogged``, ``unlogged_partition``,
-            ``publication_changed``.
+            ``partition_identity``, ``publication_changed``.
     """
     id = record.id
     name = settings.name_of(id)
@@ -213,6 +213,13 @@ def check_identity(
             table=name,
             remedy=" ".join(f"ALTER TABLE {part} SET LOGGED;" for part in now.not_in_wal)
             + " or, of a foreign table, ALTER TABLE … DETACH PARTITION …",
+        )
+    if now.leaves_apart:
+        raise SourceStopped(
+            "partition_identity",
+            other_identity(id, now.leaves_apart),
+            table=name,
+            remedy=whole_rows(now.leaves_apart),
         )
     before = record.pub_rel
     if before is not None and now.pub_rel != (before["oid"], before["xmin"]):

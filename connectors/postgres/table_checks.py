@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cdc.names import quote_ident
 from connectors.postgres.catalog import TableDefinition
 from connectors.postgres.publication import quote_table
+from connectors.postgres.remedies import other_identity, whole_rows
 
 #: Columns of our own in the lake begin so.
 RESERVED_PREFIX = "_cdc_"
@@ -76,6 +77,12 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
             f"its partitions {parts} are unlogged, or foreign tables: their changes are not in the "
             "WAL",
             f"{remedy} or, of a foreign table, ALTER TABLE … DETACH PARTITION …",
+        )
+    if table.leaves_apart:
+        yield finding(
+            "partition_identity",
+            other_identity(table.id, table.leaves_apart),
+            whole_rows(table.leaves_apart),
         )
     if table.is_partition:
         yield finding("partition", f"is a partition of {', '.join(table.parents)}", leave_out)

@@ -7,7 +7,7 @@ import pytest
 
 from cdc.names import TableId
 from cdc.source_sql import RELATION_FILE
-from cdc.states import REMOVED
+from cdc.states import ERRORED, REMOVED
 from tests.support.capturing import SOURCE, Capturing, assert_log_is_source
 from tests.support.compare import log_rows
 from tests.support.gated import Gate
@@ -85,6 +85,23 @@ def test_keys_that_swap_within_a_transaction(capturing):
         assert [row["v"] for row in source.state("swap").values()] == ["new"]
 
 
+@pytest.mark.parametrize("told_again_by", ["grant select on swap to public", "analyze swap"])
+def test_keys_that_swap_around_a_relation_that_is_told_again(capturing, told_again_by):
+    source = capturing(SWAP, ["swap"])
+    with source.running():
+        source.wait_ready()
+        source.transaction(
+            "update swap set id = 2 where v = 'row 1'",
+            told_again_by,
+            "update swap set id = 3 where v = 'row 2'",
+            told_again_by,
+            "update swap set id = 1 where v = 'row 3'",
+        )
+        assert_caught_up(source, "swap")
+        found = {row["id"]: row["v"] for row in source.state("swap").values()}
+        assert [found[id] for id in (1, 2, 3)] == ["row 3", "row 1", "row 2"]
+
+
 def test_keys_that_swap_while_the_table_is_loaded(capturing):
     source = capturing(SWAP, ["swap"])
     gate = source.make_copier
@@ -143,6 +160,8 @@ def test_a_partitioned_table_comes_under_its_own_name(capturing, monkeypatch):
     source = capturing(PARTITIONED, ["logs", "plain"])
     with source.running():
         source.wait_ready()
+        # The partitions are known once they were looked at.
+        source.execute("select pg_sleep(1)")
         source.execute(
             "insert into logs values (100, 1, 'streamed'), (101, 3, 'streamed')",
             "update logs set m = 3 where id in (3, 6)",
@@ -158,6 +177,49 @@ def test_a_partitioned_table_comes_under_its_own_name(capturing, monkeypatch):
         assert source.record("logs").load == 1
         source.execute("truncate logs", "insert into logs values (1, 1, 'after')")
         assert_caught_up(source, "logs")
+
+
+def test_partitions_of_another_replica_identity(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.3)
+    source = capturing(
+        (
+            "create table docs (id int, m int, v text, code int not null, body text,"
+            " primary key (id, m)) partition by range (m)",
+            "create table docs_1 partition of docs for values from (1) to (2)",
+            "create table docs_2 partition of docs for values from (2) to (3)",
+            "create unique index code_2 on docs_2 (code)",
+            "alter table docs alter body set storage external",
+            "alter table docs_1 alter body set storage external",
+            # It is not inherited.
+            "alter table docs replica identity full",
+            "insert into docs select i, 1 + i % 2, 'row', i, repeat('long', 2000)"
+            " from generate_series(1, 8) i",
+        ),
+        ["docs"],
+    )
+    with source.running():
+        source.wait_ready()
+        # The old row of these has the key only, and is told as a whole one.
+        source.execute(
+            "update docs set id = 102 where id = 2",
+            "update docs set v = 'other' where id = 4",
+            "delete from docs where id = 6",
+        )
+        assert_caught_up(source, "docs")
+        (deleted,) = [record for record in source.records("docs") if record.op == "d"][-1:]
+        assert set(deleted.before) == {"id", "m"}
+        # And of these it would not have the key.
+        source.execute("alter table docs_2 replica identity using index code_2")
+        source.wait_until(lambda: source.record("docs").state == ERRORED, 30, "the state")
+        record = source.record("docs")
+        assert "partition_identity" in record.reason and "public.docs" in record.reason
+        assert record.remedy.startswith("ALTER TABLE public.docs_2 REPLICA IDENTITY FULL;")
+        source.execute(
+            "update docs set id = 103 where id = 3",
+            "alter table docs_2 replica identity full",
+        )
+        source.wait_loaded("docs", 2)
+        assert_caught_up(source, "docs")
 
 
 WITHOUT_EVENTS = {

@@ -63,7 +63,7 @@ def test_a_key_change_is_delete_tombstone_create_at_one_position():
         ("", None, [b"1", b"a", UNSENT], (2,)),
         ("K", [b"1", None, None], [UNSENT, b"a", UNSENT], (2,)),
         ("O", [b"1", b"a", b"long"], [b"1", b"b", UNSENT], ()),
-        ("O", [b"1", b"a", None], [b"1", UNSENT, UNSENT], ()),
+        ("O", [b"1", b"a", None], [b"1", UNSENT, UNSENT], (2,)),
     ],
 )
 def test_unsent_columns_come_from_the_old_tuple(kind, old, row, unsent):

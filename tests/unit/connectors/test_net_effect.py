@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cdc import codecs
 from cdc.envelope import Origin, RowEncoder, TransactionFields
-from cdc.errors import ProtocolViolation
 from cdc.position import Position
 from cdc.schema import Column, TableSchema
+from connectors.postgres.drift import SchemaDrift
 from connectors.postgres.net_effect import NetEffect
 
 SCHEMA = TableSchema(
@@ -76,7 +76,7 @@ def test_a_truncate_voids_what_came_before(net):
 def test_two_rows_of_one_key_at_the_end_are_not_a_transaction(net):
     net.add(row(1, "a"), 1, 10)
     net.add(row(1, "b"), 2, 10)
-    with pytest.raises(ProtocolViolation):
+    with pytest.raises(SchemaDrift):
         net.records(TXN)
 
 
