@@ -17,6 +17,7 @@ import structlog
 
 from cdc.names import quote_ident
 from cdc.schema import TableSchema
+from connectors.postgres.drift import SchemaDrift
 from connectors.postgres.failures import mapped_errors
 
 log = structlog.get_logger(__name__)
@@ -24,6 +25,8 @@ log = structlog.get_logger(__name__)
 _FIRST_DELAY_S = 0.005
 _LONGEST_DELAY_S = 0.5
 _WARN_EVERY_S = 10.0
+#: Every table of the source waits with the one that somebody holds a lock on.
+_LONGEST_LOCKED_S = 60.0
 _HALF_XID_SPACE = 1 << 31
 
 # Types of extensions have operators of their own, in whatever schema the extension is; the others
@@ -58,7 +61,11 @@ class Wanted:
 
 
 class _TryAgain(Exception):
-    """A lock or a statement took too long, or the table was renamed under us."""
+    """A statement took too long, or the table was renamed under us."""
+
+
+class _Locked(_TryAgain):
+    """Somebody holds a lock on the table."""
 
 
 class Rereader:
@@ -88,16 +95,24 @@ class Rereader:
 
         Raises:
             CdcError: As ``failures.server_error``; ``connection_lost``.
+            SchemaDrift: ``table_locked``: for so long that the others should not wait for it.
         """
         delay, started, warned = _FIRST_DELAY_S, time.monotonic(), 0.0
         while True:
+            locked = False
             try:
                 answers = self._attempt(schema, columns, wanted)
-            except _TryAgain:
-                answers = [None]
+            except _TryAgain as why:
+                answers, locked = [None], isinstance(why, _Locked)
             if answers[0] is not None:
                 return answers
             waited = time.monotonic() - started
+            if locked and waited > _LONGEST_LOCKED_S:
+                raise SchemaDrift(
+                    "table_locked",
+                    "values that the stream left out have to be read, and somebody holds a lock "
+                    f"on the table since {waited:.0f} s",
+                )
             if waited - warned > _WARN_EVERY_S:
                 warned = waited
                 log.warning("waiting for a row to be readable", table=str(schema.id))
@@ -116,8 +131,9 @@ class Rereader:
             try:
                 with connection.transaction():
                     return self._select(connection, schema, columns, wanted)
+            except psycopg.errors.LockNotAvailable:
+                raise _Locked from None
             except (
-                psycopg.errors.LockNotAvailable,
                 psycopg.errors.QueryCanceled,
                 psycopg.errors.DeadlockDetected,
                 psycopg.errors.UndefinedTable,

@@ -351,6 +351,30 @@ def test_tables_whose_topics_are_not_those_that_were_written_are_loaded_anew(cap
     assert [source.record(table).load for table in tables] == [2, 2, 1]
 
 
+def test_a_table_that_is_locked_for_long_does_not_hold_up_the_others(capturing, monkeypatch):
+    monkeypatch.setattr("connectors.postgres.reread._LONGEST_LOCKED_S", 1.0)
+    source = capturing(["docs", "others"])
+    source.execute("alter table docs alter name set storage external")
+    with source.running():
+        source.wait_ready()
+        source.execute("insert into docs values (1, repeat('long', 2000), 1)")
+        source.caught_up()
+    # The long value is not sent, and has to be read.
+    source.execute("update docs set n = 2")
+    with source.connect(autocommit=False) as holder:
+        holder.execute("lock table docs in access exclusive mode")
+        with source.running():
+            source.wait_until(lambda: source.record("docs").state == ERRORED, 30, "the state")
+            assert "table_locked" in source.record("docs").reason
+            source.execute("insert into others values (1, 'goes on', 1)")
+            source.caught_up()
+            assert_log_is_source(source, ["others"])
+            holder.rollback()
+            source.wait_loaded("docs", 2)
+            source.caught_up()
+            assert_log_is_source(source, ["docs", "others"])
+
+
 def test_a_gap_in_the_publication_ends_the_load_whose_spool_has_it(capturing, monkeypatch):
     monkeypatch.setattr("connectors.postgres.source_watch._EVERY_S", 0.2)
     source = capturing(["orders"])
