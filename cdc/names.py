@@ -120,6 +120,29 @@ def snapshot_transactional_id(project: str, source: str, worker: int) -> str:
 MAX_SNAPSHOT_WORKERS = 16
 
 
+#: Columns that Delta and Spark add to a table for themselves while they read or merge it: one of
+#: the table's own by such a name is taken for theirs, or makes it ambiguous. Those in lower case
+#: are meant in any; the others do no harm in another, in which they are names that people give.
+RESERVED_COLUMNS: Final = frozenset(
+    (
+        # Of reading files and their deletion vectors.
+        "__delta_internal_is_row_deleted",
+        "__delta_internal_row_index",
+        "_metadata",
+        "_tmp_metadata_row_index",
+        # Of taking rows away, by MERGE or else.
+        "_file_name_",
+        "_row_dropped_",
+        "_row_id_",
+        "_source_row_present_",
+        "_target_row_present_",
+        "deletionVectorId",
+        "dvFilePath",
+        "filePath",
+        "rowIndexCol",
+    )
+)
+
 #: Between a column's name and its bytes.
 _ESCAPED: Final = re.compile(r"(.*)~((?:[0-9a-fA-F]{2})+)", re.DOTALL)
 
@@ -127,7 +150,8 @@ _ESCAPED: Final = re.compile(r"(.*)~((?:[0-9a-fA-F]{2})+)", re.DOTALL)
 def derived_columns(names: Iterable[str]) -> dict[str, str]:
     """Names of a derived table's columns, which Delta and Spark tell apart: they know no case.
 
-    The first of those that differ by case only keeps its name, and so does every other column.
+    The first of those that differ by case only keeps its name, and so does every other column
+    but for those that Delta and Spark need the names of.
 
     Args:
         names: Of source columns, each once, older ones first.
@@ -139,7 +163,8 @@ def derived_columns(names: Iterable[str]) -> dict[str, str]:
     derived = {}
     for name in names:
         folded = _without_case(name)
-        if folded in taken or _looks_escaped(name):
+        reserved = name in RESERVED_COLUMNS or folded in RESERVED_COLUMNS
+        if reserved or folded in taken or _looks_escaped(name):
             derived[name] = f"{name}~{name.encode().hex()}"
         else:
             derived[name] = name

@@ -16,6 +16,9 @@ from spark_jobs.values import text_struct, typed
 
 _HELD = "_cdc_b_held"
 _BASE_KEY = "_cdc_b_key"
+# Of a column by its number; they stand beside the table's own, none of which has the prefix.
+_OF_BASE, _LAST = "_cdc_b_{}", "_cdc_l_{}"
+_CARRIED, _FIRST, _REREAD = "_cdc_v_{}", "_cdc_f_{}", "_cdc_r_{}"
 
 
 def complete_columns(
@@ -45,7 +48,7 @@ def complete_columns(
         held = base.frame().select(
             f.col(quote(layout.key_column)).alias(_BASE_KEY),
             f.lit(True).alias(_HELD),
-            *(f.col(quote(name)).alias(f"b{i}") for i, name in enumerate(targets)),
+            *(f.col(quote(name)).alias(_OF_BASE.format(i)) for i, name in enumerate(targets)),
         )
         rows = rows.join(held, f.col(quote(layout.key_column)) == f.col(_BASE_KEY), "left")
     for i, name in enumerate(columns):
@@ -64,7 +67,7 @@ def _without_copies(history: DataFrame) -> DataFrame:
 
 
 def _per_column(history: DataFrame, columns: Sequence[str], layout: Layout) -> DataFrame:
-    """Per key and column: what carries it last (v), the first after (f), first re-read (r)."""
+    """Per key and column: what carries it last, the first after, and the first re-read."""
     at = f.struct(f.col(POSITION).alias("p"), f.col(CREATES).alias("c"))
     values = f.from_json(f.col(AFTER), text_struct(list(columns)), JSON_OPTIONS)
     present = f.json_object_keys(f.col(AFTER))
@@ -74,7 +77,7 @@ def _per_column(history: DataFrame, columns: Sequence[str], layout: Layout) -> D
     unsent = f.coalesce(f.col(UNCHANGED), f.array())
     decides = [~f.col(CREATES) | ~f.array_contains(unsent, name) for name in columns]
     last = [
-        f.max(f.when(decide, f.col("at"))).over(Window.partitionBy(KEY)).alias(f"l{i}")
+        f.max(f.when(decide, f.col("at"))).over(Window.partitionBy(KEY)).alias(_LAST.format(i))
         for i, decide in enumerate(decides)
     ]
     opened = opened.select("*", *last)
@@ -83,13 +86,14 @@ def _per_column(history: DataFrame, columns: Sequence[str], layout: Layout) -> D
         column = layout.schema.column(name)
         text = json_text(column, f.col(AFTER), f.col(f"a.{quote(name)}"))
         has = f.array_contains(f.col("present"), name)
-        after = f.col(f"l{i}").isNull() | (f.col("at") > f.col(f"l{i}"))
+        last_at = f.col(_LAST.format(i))
+        after = last_at.isNull() | (f.col("at") > last_at)
         carried = f.struct(f.col(CREATES).alias("row"), text.alias("t"))
         reread = f.struct(has.alias("has"), text.alias("t"))
         picks += [
-            f.max_by(carried, f.when(decides[i], f.col("at"))).alias(f"v{i}"),
-            f.min_by(reread, f.when(after, f.col("at"))).alias(f"f{i}"),
-            f.min_by(reread, f.when(after & has, f.col("at"))).alias(f"r{i}"),
+            f.max_by(carried, f.when(decides[i], f.col("at"))).alias(_CARRIED.format(i)),
+            f.min_by(reread, f.when(after, f.col("at"))).alias(_FIRST.format(i)),
+            f.min_by(reread, f.when(after & has, f.col("at"))).alias(_REREAD.format(i)),
         ]
     return opened.groupBy(KEY).agg(*picks)
 
@@ -97,7 +101,7 @@ def _per_column(history: DataFrame, columns: Sequence[str], layout: Layout) -> D
 def _value(i: int, name: str, layout: Layout, has_base: bool) -> Column:
     index = layout.schema.column_names.index(name)
     column = layout.schema.columns[index]
-    carried, first, reread = f.col(f"v{i}"), f.col(f"f{i}"), f.col(f"r{i}")
+    carried, first, reread = (f.col(helper.format(i)) for helper in (_CARRIED, _FIRST, _REREAD))
     is_carried = f.coalesce(carried["row"], f.lit(False))
     value = f.when(is_carried, typed(column, index, carried["t"]))
     known = is_carried
@@ -106,7 +110,7 @@ def _value(i: int, name: str, layout: Layout, has_base: bool) -> Column:
         held = older & f.col(_HELD).isNotNull()
         has_first = older & f.coalesce(first["has"], f.lit(False))
         has_reread = ~older & reread.isNotNull()
-        value = value.when(held, f.col(f"b{i}"))
+        value = value.when(held, f.col(_OF_BASE.format(i)))
         value = value.when(has_first, typed(column, index, first["t"]))
         value = value.when(has_reread, typed(column, index, reread["t"]))
         known = known | held | has_first | has_reread

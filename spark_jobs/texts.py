@@ -18,8 +18,12 @@ from cdc.codecs import CODECS, OTHER, TextOf, to_text
 from cdc.schema import Column as SchemaColumn
 from cdc.schema import WireType
 
-#: For every parse of ours: a value may be as long as a record.
-JSON_OPTIONS: Final = {"maxStringLen": str(2**31 - 1)}
+#: For every parse of ours: a value may be as long as a record. What cannot be parsed Spark puts
+#: into a field by this name, so it must not be a column's.
+JSON_OPTIONS: Final = {
+    "maxStringLen": str(2**31 - 1),
+    "columnNameOfCorruptRecord": "_cdc_not_json",
+}
 #: A string of JSON, or what is between two. Possessive, so that no length is too much.
 _TOKENS: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^"]++'
 #: What is no string, in JSON and in an array's text.

@@ -48,6 +48,7 @@ class Derived:
 
 
 class _Type(NamedTuple):
+    oid: int
     name: str
     ddl: str
     category: str
@@ -196,6 +197,8 @@ def _check_text(
         if name in derived.text
         and types[name].category != "S"
         and types[name].name not in _SPELLINGS
+        # The product's intervals are ISO 8601, within other values too.
+        and not _holds_intervals(connection, types[name].oid)
     ]
     if not checked or not rows:
         return
@@ -254,10 +257,27 @@ def _base_type(connection: psycopg.Connection[Any], oid: int) -> _Type:
         " select t.oid, t.typbasetype, t.typname, t.typcategory from pg_type t"
         " join base b on t.oid = b.typbasetype)"
         # With -1 the name never implies a length, as "character" would.
-        " select typname::text, format_type(oid, -1), typcategory::text from base"
+        " select oid::bigint, typname::text, format_type(oid, -1), typcategory::text from base"
         " where typbasetype = 0",
         (oid,),
     ).fetchone()
     if row is None:
         raise CaseProblem(f"the source has no type {oid}")
     return _Type(*row)
+
+
+def _holds_intervals(connection: psycopg.Connection[Any], oid: int) -> bool:
+    """Whether a value of a type has intervals in it: as elements, fields or bounds."""
+    row = connection.execute(
+        "with recursive held (oid) as (select %s::bigint::oid union"
+        " select p.oid from held h cross join lateral ("
+        " select typelem from pg_type t where t.oid = h.oid union all"
+        " select typbasetype from pg_type t where t.oid = h.oid union all"
+        " select rngsubtype from pg_range where h.oid in (rngtypid, rngmultitypid) union all"
+        " select a.atttypid from pg_type t join pg_attribute a on a.attrelid = t.typrelid"
+        " where t.oid = h.oid and a.attnum > 0 and not a.attisdropped) p (oid)"
+        " where p.oid <> 0)"
+        " select 'interval'::regtype in (select oid from held)",
+        (oid,),
+    ).fetchone()
+    return row is not None and row[0]

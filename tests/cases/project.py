@@ -81,9 +81,13 @@ def chosen_tables(case: Case, conninfo: Mapping[str, Any]) -> list[dict[str, Any
             (PUBLICATION,),
         ).fetchall()
         columns = connection.execute(
-            "select n.nspname::text, c.relname::text, a.attname::text from pg_attribute a"
+            "with recursive below (type, base) as (select oid, oid from pg_type union all"
+            " select b.type, t.typbasetype from below b join pg_type t on t.oid = b.base"
+            " where t.typtype = 'd')"
+            " select n.nspname::text, c.relname::text, a.attname::text from pg_attribute a"
             " join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace"
-            " where a.attnum > 0 and a.atttypid = any(%s::regtype[])",
+            " join below b on b.type = a.atttypid"
+            " where a.attnum > 0 and b.base = any(%s::regtype[])",
             (list(_HAVE_ENDS),),
         ).fetchall()
     published = {TableId(_text(schema), _text(table)) for schema, table in found}

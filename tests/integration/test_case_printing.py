@@ -91,6 +91,44 @@ def test_text_that_only_a_cast_would_make_equal_is_told(database, column, text):
         one(database, column, text, text=True)
 
 
+@pytest.fixture
+def intervals_inside(database):
+    """Types with intervals in them, and alike ones without."""
+    with psycopg.connect(**database, autocommit=True) as connection:
+        connection.execute("create domain wait as interval")
+        connection.execute("create type span as (a wait, n numeric)")
+        connection.execute("create domain spans as span[]")
+        connection.execute("create type outer_span as (s spans)")
+        connection.execute("create type ivrange as range (subtype = interval)")
+        connection.execute("create type pair as (a int, n numeric)")
+        connection.execute("create type nrange as range (subtype = numeric)")
+    return database
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "said"),
+    [
+        ("span", "(P1DT2H,1.50)", '("1 day 02:00:00",1.50)'),
+        ("spans", '{"(P1D,1)",NULL}', '{"(\\"1 day\\",1)",NULL}'),
+        ("outer_span", '("{""(PT0S,)""}")', '("{""(00:00:00,)""}")'),
+        ("ivrange", "[P1D,P2D)", '["1 day","2 days")'),
+        ("ivmultirange", "{[P1D,P2D)}", '{["1 day","2 days")}'),
+    ],
+)
+def test_intervals_inside_of_others_print_as_the_server_prints_them(
+    intervals_inside, column, text, said
+):
+    assert one(intervals_inside, column, text, text=True) == said
+
+
+@pytest.mark.parametrize(
+    ("column", "text"), [("pair", "(1, 2)"), ("pair[]", '{"(1, 2)"}'), ("nrange", "[1, 2)")]
+)
+def test_text_without_intervals_inside_must_be_as_printed(intervals_inside, column, text):
+    with pytest.raises(CaseProblem, match=r"not as the server prints it: x \(1\)"):
+        one(intervals_inside, column, text, text=True)
+
+
 def test_a_value_that_the_type_does_not_take_is_told(database):
     with pytest.raises(CaseProblem, match="does not take derived values: invalid input syntax"):
         one(database, "int", "one", text=True)

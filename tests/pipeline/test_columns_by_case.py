@@ -1,9 +1,9 @@
-"""Columns whose names differ by case only, through Delta, the query and the log."""
+"""Columns that have other names in Delta, through Delta, the query and the log."""
 
 import pytest
 
 from cdc import codecs
-from cdc.names import source_column
+from cdc.names import RESERVED_COLUMNS, source_column
 from cdc.query.run import run_query
 from cdc.unsent import UNSENT
 from tests.support.compare import by_key
@@ -27,6 +27,12 @@ KEYED = table_schema(
 )
 SECOND = table_schema(("x", codecs.TEXT), ("X", codecs.INT8), table="second", key=("X",))
 TABLES = (PLAIN, KEYED, SECOND)
+#: Every name that Spark or Delta takes for its own, one as the key.
+RESERVED = table_schema(
+    *((name, codecs.TEXT) for name in sorted(RESERVED_COLUMNS)),
+    table="reserved",
+    key=("_metadata",),
+)
 AT = b"2013-01-01 05:00:00"
 IN_SPARK = pytest.param({"small_range": 0, "few_keys": 0}, marks=pytest.mark.full)
 
@@ -80,4 +86,37 @@ def test_every_column_has_its_own_values(spark, stack, topic_prefix, tmp_path, p
         )
         assert answer.rows == [("upper",)]
         lake.rebuild(PLAIN.id)
+        check()
+
+
+def test_columns_whose_names_spark_needs(spark, stack, topic_prefix, tmp_path):
+    def row(key, value):
+        return [key if c.name == "_metadata" else value for c in RESERVED.columns]
+
+    with LogGen(stack.bootstrap, topic_prefix) as gen:
+        lakes = [
+            Lake(spark, gen, tmp_path / "lake", most_rewritten=0, **options)
+            for options in ({}, {"few_keys": 0})
+        ]
+        gen.create([RESERVED])
+
+        def check():
+            lakes[0].assert_same()
+            answer = run_query(lakes[0].config(), "select * from shop.public.reserved")
+            rows = [tuple(kept.values()) for kept in gen.rows[RESERVED.id].values()]
+            assert sorted(answer.rows) == sorted(rows)
+
+        gen.load({RESERVED.id: [row(b"%d" % n, b"old") for n in range(9)]})
+        lakes[0].apply()
+        check()
+        # The second one finds files with rows that the first one marked as deleted.
+        for lake, how, n in zip(lakes, ("overwrite", "merge"), (0, 3), strict=True):
+            changed, gone = b"%d" % n, b"%d" % (n + 1)
+            gen.transaction(
+                Update(RESERVED.id, row(changed, b"old"), row(changed, b"new")),
+                Delete(RESERVED.id, row(gone, b"old")),
+            )
+            assert lake.apply()["shop.public.reserved"].action == how
+            check()
+        lakes[0].rebuild(RESERVED.id)
         check()

@@ -246,6 +246,48 @@ def test_two_columns_are_inherited_each_on_its_own(spark):
     )
 
 
+#: What the fold calls columns of its own, or once did; the last is what Spark's JSON parser does.
+OURS = "v0 f0 r0 b0 l0 at a present keys k s t _corrupt_record".split()
+LIKE_OURS = Layout(
+    table_schema(column(1, "id", codecs.INT4), *((name, codecs.TEXT) for name in OURS)),
+    "shop.public.orders",
+)
+
+
+def test_columns_may_have_any_names(spark):
+    session = worker_session(spark)
+    unsent = ["v0", "_corrupt_record"]
+    old, new = ({name: f"{age} {name}" for name in OURS} for age in ("old", "new"))
+    sent = {name: text for name, text in new.items() if name not in unsent}
+    records = [
+        # 1: unsent is what the replica has; 2: what the range has; 3: what was re-read.
+        record(1, "u", 10, 1, after={"id": 1, **sent}, unchanged=unsent),
+        record(2, "c", 11, 2, after={"id": 2, **new}),
+        record(3, "u", 12, 2, after={"id": 2, **sent}, unchanged=unsent),
+        record(4, "u", 13, 3, after={"id": 3, **new}, unchanged=unsent),
+    ]
+    rows = {b'{"id":1}': {"id": 1, **old}}
+    bounds = Bounds(frontier(0, 5), frontier(0, 99))
+    found = by_sql(session, records, bounds, Held(session, rows, LIKE_OURS), LIKE_OURS)
+    assert found == {
+        b'{"id":1}': ({"id": 1, **old, **sent}, 10),
+        b'{"id":2}': ({"id": 2, **new}, 12),
+        b'{"id":3}': ({"id": 3, **new}, 13),
+    }
+
+
+def test_a_key_may_be_called_as_what_spark_cannot_parse(spark):
+    session = worker_session(spark)
+    schema = table_schema(("_corrupt_record", codecs.TEXT), key=("_corrupt_record",))
+    raw = raw_row(record(1, "c", 10, after={"_corrupt_record": "a"}))
+    table = pa.Table.from_pylist([{**raw, "key": b'{"_corrupt_record":"a"}'}], RAW)
+    bounds = Bounds(None, frontier(0, 99))
+    layout = Layout(schema, "shop.public.orders")
+    folded = fold_sql(session, lambda: session.createDataFrame(table), layout, bounds, None)
+    assert [row["_corrupt_record"] for row in folded.frame.toArrow().to_pylist()] == ["a"]
+    folded.release()
+
+
 @pytest.mark.parametrize("limit", ["MOST_KEYS", "MOST_BYTES"])
 def test_moved_rows_are_folded_up_to_a_limit(spark, monkeypatch, limit):
     monkeypatch.setattr(fold_chains, limit, 0)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc.names import (
+    RESERVED_COLUMNS,
     derived_columns,
     lake_folder,
     quote_ident,
@@ -44,7 +45,8 @@ def test_a_folder_stays_under_its_root(schema, table):
 
 #: What engines take for the same by case, and what looks like an escaped name.
 awkward = st.lists(st.sampled_from("aAksSßẞİi\u0131K\u212a\u017f"))
-cased = names | awkward.map("".join).filter(bool)
+reserved = st.sampled_from(sorted(RESERVED_COLUMNS))
+cased = names | awkward.map("".join).filter(bool) | reserved | reserved.map(str.upper)
 escaped = cased.map(lambda n: f"{n}~{n.encode().hex()}")
 columns = st.lists(cased | escaped | escaped.map(str.upper), unique=True, max_size=12)
 
@@ -71,13 +73,29 @@ def test_a_column_that_comes_later_renames_none(columns, later):
         assert {name: after[name] for name in columns} == before
 
 
-@pytest.mark.parametrize("name", ["a", "Order", "temp~20", "a b", "é", "x~", "~41"])
+@given(columns)
+def test_no_derived_column_has_a_reserved_name(columns):
+    assert RESERVED_COLUMNS.isdisjoint(derived_columns(columns).values())
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "Order", "temp~20", "a b", "é", "x~", "~41", "_row_id", "filepath", "FILEPATH"]
+)
 def test_ordinary_columns_keep_their_names(name):
     assert derived_columns([name, "other"])[name] == name
 
 
 def test_columns_that_differ_by_case():
     assert derived_columns(["id", "Id", "ID"]) == {"id": "id", "Id": "Id~4964", "ID": "ID~4944"}
+
+
+def test_columns_that_spark_needs_the_names_of():
+    assert derived_columns(["_row_id_", "_Row_Id_", "filePath", "filepath"]) == {
+        "_row_id_": "_row_id_~5f726f775f69645f",
+        "_Row_Id_": "_Row_Id_~5f526f775f49645f",
+        "filePath": "filePath~66696c6550617468",
+        "filepath": "filepath",
+    }
 
 
 def test_forms():
