@@ -204,13 +204,14 @@ class Beginning:
         self._abandon(load, following)
 
     def hold(self, load: Load) -> None:
-        """Let a load that is intended, and not its table's first, wait for what was open before.
+        """Let a load that is intended, of a table that was there before, wait for what was open.
 
         What a transaction did before a label was renamed, or a type altered, is printed as it was
         then, however late it commits. And the stream has to pass the catalog as it is then: the
         load takes the table's form from there, and events of an older form would end it again.
+        So would be missed what a publication that lacked operations did not send.
         """
-        if load.record.load > 1:
+        if load.record.load > 1 or self._book.records[load.record.id].state == ERRORED:
             if self._older.asked:
                 self._older = Barrier(self._ports.catalog)
             load.older = self._older

@@ -15,7 +15,7 @@ from cdc.position import Position, parse_lsn
 from cdc.schema import Column, TableSchema, WireType
 from cdc.source_sql import RELATION_FILE, VALUE_TYPES
 from connectors.postgres.failures import mapped_errors
-from connectors.postgres.leaves import LEAVES_APART, NOT_IN_WAL
+from connectors.postgres.leaves import ANCESTORS, LEAVES_APART, NOT_IN_WAL, PLACE_ABOVE
 
 _FULL_SENDS_GENERATED_VERSION: Final = 180_000
 #: cdc.yaml gives no table a key of its own.
@@ -78,8 +78,7 @@ class TableDefinition:
         identity_index: The index of identity ``i``; None otherwise, or if it was dropped.
         unique_indexes: Those over all rows and plain columns that are checked at once, small ones
             first.
-        is_partition: A partition of a partitioned table.
-        parents: Tables that it inherits from.
+        ancestors: Partitioned tables that it is a part of, the nearest first.
         children: It has tables that inherit from it.
         rows_hidden: Row security applies to our role.
         readable: Our role may SELECT all of it, its schema included.
@@ -106,8 +105,7 @@ class TableDefinition:
     primary_key: IndexDefinition | None
     identity_index: IndexDefinition | None
     unique_indexes: tuple[IndexDefinition, ...]
-    is_partition: bool
-    parents: tuple[str, ...]
+    ancestors: tuple[TableId, ...]
     children: bool
     rows_hidden: bool
     readable: bool
@@ -302,15 +300,13 @@ _TABLES = f"""
            {_INDEXES.format(which="i.indisprimary")},
            {_INDEXES.format(which="i.indisreplident")},
            {_INDEXES.format(which=_UNIQUE)},
-           c.relispartition,
-           ARRAY(SELECT h.inhparent::regclass::text FROM pg_catalog.pg_inherits h
-                 WHERE h.inhrelid = c.oid ORDER BY h.inhseqno),
+           {ANCESTORS},
            EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = c.oid),
            row_security_active(c.oid),
            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
            pg_has_role(c.relowner, 'USAGE'),
            pg_get_userbyid(c.relowner)::text,
-           coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
+           coalesce(p.oid, o.oid, b.oid)::bigint, coalesce(p.xmin, o.xmin, b.xmin)::text::bigint,
            {NOT_IN_WAL},
            {VALUE_TYPES},
            CASE WHEN to_jsonb(p) ->> 'prqual' IS NOT NULL THEN {_ROW_FILTER} END,
@@ -321,6 +317,7 @@ _TABLES = f"""
     LEFT JOIN pg_catalog.pg_publication pub ON pub.pubname = %(publication)s::text
     LEFT JOIN pg_catalog.pg_publication b ON b.oid = pub.oid AND b.puballtables
     LEFT JOIN pg_catalog.pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = pub.oid
+    LEFT JOIN LATERAL {PLACE_ABOVE} o ON true
 """  # noqa: S608  (put together from constants)
 
 
@@ -381,19 +378,18 @@ def _definition(
         primary_key=next(iter(_indexes(row[8])), None),
         identity_index=next(iter(_indexes(row[9])), None) if row[6] == "i" else None,
         unique_indexes=_indexes(row[10]),
-        is_partition=row[11],
-        parents=tuple(row[12]),
-        children=row[13],
-        rows_hidden=row[14],
-        readable=row[15],
-        ours=row[16],
-        owner=row[17],
-        pub_rel=None if row[18] is None else (row[18], row[19]),
-        not_in_wal=tuple(row[20]),
+        ancestors=tuple(TableId(*name) for name in row[11]),
+        children=row[12],
+        rows_hidden=row[13],
+        readable=row[14],
+        ours=row[15],
+        owner=row[16],
+        pub_rel=None if row[17] is None else (row[17], row[18]),
+        not_in_wal=tuple(row[19]),
         wanted_key=keys.get(id),
-        types=row[21] or {},
-        row_filter=row[22],
-        leaves_apart=tuple(row[23]),
+        types=row[20] or {},
+        row_filter=row[21],
+        leaves_apart=tuple(row[22]),
         full_sends_generated=full_sends_generated,
     )
 

@@ -1,4 +1,4 @@
-"""Pieces of catalog queries about the partitions of a partitioned table ``c``."""
+"""Pieces of catalog queries about a table ``c``: its partitions, and what it is a partition of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,24 @@ from typing import Final
 
 from cdc.source_sql import PARTITION_TREE
 
-#: Those that have rows whose changes are not in the WAL.
+#: Names of the partitioned tables that it is a part of, the nearest first.
+ANCESTORS: Final = """
+    (SELECT coalesce(jsonb_agg(jsonb_build_array(an.nspname, ac.relname) ORDER BY up.n), '[]')
+     FROM pg_catalog.pg_partition_ancestors(c.oid) WITH ORDINALITY AS up(relid, n)
+     JOIN pg_catalog.pg_class ac ON ac.oid = up.relid
+     JOIN pg_catalog.pg_namespace an ON an.oid = ac.relnamespace
+     WHERE up.relid <> c.oid)
+"""
+
+#: The place in the publication ``pub`` of a partitioned table that it is a part of, which publishes
+#: it, too.
+PLACE_ABOVE: Final = """
+    (SELECT r.oid, r.xmin FROM pg_catalog.pg_publication_rel r
+     JOIN pg_catalog.pg_partition_ancestors(c.oid) AS up(relid) ON up.relid = r.prrelid
+     WHERE r.prpubid = pub.oid AND r.prrelid <> c.oid ORDER BY r.oid LIMIT 1)
+"""
+
+#: Partitions that have rows whose changes are not in the WAL.
 NOT_IN_WAL: Final = f"""
     CASE WHEN c.relkind = 'p' THEN ARRAY(
         SELECT m.oid::regclass::text

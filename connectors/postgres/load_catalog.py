@@ -13,8 +13,9 @@ from cdc.names import TableId
 from connectors.postgres.capture_settings import CaptureSettings
 from connectors.postgres.catalog import TableDefinition, current_wal_lsn, read_tables
 from connectors.postgres.failures import mapped_errors
-from connectors.postgres.preflight import refusal
+from connectors.postgres.preflight import not_published, refusal
 from connectors.postgres.publication import inspect_publication, marks
+from connectors.postgres.publishing import Publishing
 from connectors.postgres.table_checks import Finding, table_problems
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -61,11 +62,16 @@ class LoadCatalog:
         # Before the tables: if it is altered in between, that is found later.
         publication = inspect_publication(connection, settings.publication)
         found = {
-            id: dataclasses.replace(table, types={**table.types, **marks(publication, id)})
+            id: dataclasses.replace(
+                table, types={**table.types, **marks(publication, id, table.ancestors)}
+            )
             for id, table in read_tables(
                 connection, tables, settings.publication, settings.keys
             ).items()
         }
+        publishing = Publishing(
+            settings.publication, publication, settings.manage_publication, settings.tables
+        )
         refused = {}
         for id in tables:
             definition = found.get(id)
@@ -80,7 +86,9 @@ class LoadCatalog:
                     )
                 ]
             else:
-                problems = list(table_problems(definition))
+                problems = list(table_problems(definition, publishing))
+                if not publishing.managed and not publishing.has(id, definition.ancestors):
+                    problems.append(not_published(id, settings.publication))
             if problems:
                 refused[id] = refusal(problems, alone=True)
         return {id: found[id] for id in tables if id not in refused}, refused

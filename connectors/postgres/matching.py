@@ -25,7 +25,9 @@ log = structlog.get_logger(__name__)
 # What has rows, and is neither the server's own nor of one connection only. Views and the like
 # are told apart later: whoever names a pattern is to be told what is not captured.
 _RELATIONS = """
-    SELECT n.nspname::text, c.relname::text, rn.nspname::text, root.relname::text
+    SELECT n.nspname::text, c.relname::text, c.relkind = 'p', rn.nspname::text, root.relname::text,
+           coalesce((SELECT pubviaroot FROM pg_catalog.pg_publication WHERE pubname = %s::text),
+                    true)
     FROM pg_catalog.pg_class c
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_catalog.pg_class root
@@ -43,7 +45,8 @@ def matching_tables(
     """All that match and are not given by their names, whether they can be captured or not.
 
     Partitions are left out if the table is captured that they are a part of: their changes come
-    under its name.
+    under its name. If somebody else's publication sends them under their own names, only those
+    between them and their table are.
 
     Raises:
         CdcError: As ``failures.server_error``.
@@ -51,17 +54,22 @@ def matching_tables(
     if not settings.patterns:
         return []
     with mapped_errors("look for tables that match the patterns of cdc.yaml"):
-        rows = connection.execute(_RELATIONS).fetchall()
+        rows = connection.execute(_RELATIONS, (settings.publication,)).fetchall()
 
     def meant(id: TableId) -> bool:
         return id in settings.tables or settings.matches(id)
 
+    def left_out(partitioned: bool, root: TableId, via_root: bool) -> bool:
+        if via_root or settings.manage_publication:
+            return meant(root)
+        return partitioned
+
     return [
         id
-        for schema, name, *root in rows
+        for schema, name, partitioned, root_schema, root, via_root in rows
         if meant(id := TableId(schema, name))
         and id not in settings.tables
-        and (root[0] is None or not meant(TableId(*root)))
+        and not (root and left_out(partitioned, TableId(root_schema, root), via_root))
     ]
 
 

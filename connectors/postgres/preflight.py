@@ -28,6 +28,7 @@ from connectors.postgres.publication import (
     members,
     quote_table,
 )
+from connectors.postgres.publishing import Publishing
 from connectors.postgres.server import ServerInfo, server_info
 from connectors.postgres.slot import SlotInfo, inspect_slot
 from connectors.postgres.table_checks import Finding, table_problems
@@ -127,14 +128,15 @@ def preflight(
         CdcError: As ``failures.server_error``.
     """
     facts = inspect_source(connection, [*tables, *matched], publication, slot, keys)
+    publishing = Publishing(publication, facts.publication, manage, {*tables, *matched})
     refused = {}
     # Of a publication that we make, nothing is made while a table is not as it has to be. One of
     # somebody else publishes its tables already, and what is wrong with one keeps only it back.
     alone = matched if manage else [*matched, *(id for id in tables if id in facts.tables)]
     for id in alone:
-        found = table_findings(id, facts.tables.get(id), facts.server.role)
+        found = table_findings(id, facts.tables.get(id), facts.server.role, publishing)
         if not found and id in matched:
-            found = list(_unpublished(facts, id, publication, manage))
+            found = list(_unpublished(facts, id, publishing))
         if found:
             refused[id] = found
     findings = find_problems(
@@ -198,13 +200,20 @@ def find_problems(
     """All findings, the server's first, then table by table in the order of ``tables``."""
     found = list(_server_problems(facts.server))
     found += _slot_problems(facts, slot, own_slot)
+    publishing = Publishing(publication, facts.publication, manage, frozenset(tables))
     for table in tables:
-        found += table_findings(table, facts.tables.get(table), facts.server.role)
+        found += table_findings(table, facts.tables.get(table), facts.server.role, publishing)
     if facts.publication is None:
         found += _no_publication(facts, tables, publication, manage)
         return found
     # A table that cannot be published is told of by itself.
-    wanted = [id for id in tables if id in facts.tables and facts.tables[id].kind in "rp"]
+    wanted = [
+        id
+        for id in tables
+        if (definition := facts.tables.get(id)) is not None and definition.kind in "rp"
+        # Partitions of somebody else's need not be listed.
+        if manage or not publishing.has(id, definition.ancestors)
+    ]
     roots = [id for id in wanted if facts.tables[id].kind == "p"]
     differs = differences(facts.publication, wanted, managed=manage, partitioned=roots, more=more)
     found += [
@@ -214,13 +223,16 @@ def find_problems(
     return found
 
 
-def table_findings(table: TableId, definition: TableDefinition | None, role: str) -> list[Finding]:
+def table_findings(
+    table: TableId, definition: TableDefinition | None, role: str, publishing: Publishing
+) -> list[Finding]:
     """What keeps one table from being captured.
 
     Args:
         table: Its name.
         definition: None: there is no such table.
         role: Ours.
+        publishing: The publication.
     """
     if definition is None:
         return [
@@ -232,7 +244,7 @@ def table_findings(table: TableId, definition: TableDefinition | None, role: str
                 of_table=True,
             )
         ]
-    found = list(table_problems(definition))
+    found = list(table_problems(definition, publishing))
     return found if definition.readable else [*found, no_select(definition, role)]
 
 
@@ -248,15 +260,14 @@ def not_published(table: TableId, publication: str) -> Finding:
     )
 
 
-def _unpublished(
-    facts: SourceFacts, table: TableId, publication: str, manage: bool
-) -> Iterator[Finding]:
-    if facts.publication is not None and facts.publication.publishes(table):
+def _unpublished(facts: SourceFacts, table: TableId, publishing: Publishing) -> Iterator[Finding]:
+    definition = facts.tables[table]
+    if publishing.has(table, definition.ancestors):
         return
     # A publication that we make will hold it.
-    if facts.publication is None and (not manage or facts.tables[table].ours):
+    if facts.publication is None and (not publishing.managed or definition.ours):
         return
-    yield not_published(table, publication)
+    yield not_published(table, publishing.name)
 
 
 def _server_problems(server: ServerInfo) -> Iterator[Finding]:

@@ -47,7 +47,9 @@ class PublicationInfo:
         return self.all_tables or table.schema in self.schemas or table in self.tables
 
 
-def marks(publication: PublicationInfo | None, table: TableId) -> dict[str, str]:
+def marks(
+    publication: PublicationInfo | None, table: TableId, ancestors: Sequence[TableId]
+) -> dict[str, str]:
     """What changes when a publication, or what a table has of it, was altered.
 
     Its own row in pg_publication_rel is looked at by itself. These are parts of
@@ -56,12 +58,15 @@ def marks(publication: PublicationInfo | None, table: TableId) -> dict[str, str]
     if publication is None:
         return {}
     found = {"p": f"{publication.oid} {publication.xmin}"}
-    if table.schema in publication.schemas:
-        found["s"] = publication.schemas[table.schema]
+    for schema in (table.schema, *(id.schema for id in ancestors)):
+        if schema in publication.schemas:
+            found["s"] = publication.schemas[schema]
+            break
     return found
 
 
-OPERATIONS = frozenset({"insert", "update", "delete", "truncate"})
+ALL_OPERATIONS = "insert, update, delete, truncate"
+OPERATIONS = frozenset(ALL_OPERATIONS.split(", "))
 
 
 def inspect_publication(connection: psycopg.Connection[Any], name: str) -> PublicationInfo | None:
@@ -137,7 +142,7 @@ def create_sql(name: str, tables: Iterable[TableId]) -> str:
     what = f"FOR TABLE {listed} " if listed else ""
     return (
         f"CREATE PUBLICATION {quote_ident(name)} {what}"
-        "WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true)"
+        f"WITH (publish = '{ALL_OPERATIONS}', publish_via_partition_root = true)"
     )
 
 
@@ -178,10 +183,11 @@ def differences(
 
     Args:
         info: The publication.
-        tables: The tables that it must publish, with all operations.
+        tables: The tables that it must publish.
         managed: It is ours, and so must publish all rows and columns, and nothing else;
             otherwise somebody else says what it publishes beyond them, which rows and columns,
-            and how it lists them.
+            and how it lists them, and how it sends each is judged table by table
+            (``publishing``).
         partitioned: Those that are partitioned.
         more: Whether it may publish another table all the same.
     """
@@ -223,14 +229,14 @@ def differences(
                 f"ALTER PUBLICATION {name} ADD TABLE {alone};",
             )
         )
-    if info.operations != OPERATIONS:
+    if info.operations != OPERATIONS and managed:
         found.append(
             (
                 f"does not publish {', '.join(sorted(OPERATIONS - info.operations))}",
-                f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');",
+                f"ALTER PUBLICATION {name} SET (publish = '{ALL_OPERATIONS}');",
             )
         )
-    if not info.via_root and (roots := sorted(partitioned)):
+    if not info.via_root and managed and (roots := sorted(partitioned)):
         found.append(
             (
                 f"does not publish {', '.join(map(str, roots))} under its own name, but each "

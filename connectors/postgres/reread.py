@@ -178,7 +178,9 @@ class Rereader:
             return [{} for _ in wanted]
         readable = [(i, name) for i, name in zip(columns, names, strict=True) if name in as_before]
         key = [(name, types[name][1], types[name][2]) for name in schema.key]
-        query = _query(table, key, [n for _, n in readable])
+        # A partitioned table's rows are those of its partitions; children by INHERITS are others.
+        rows_of = table if schema.partitioned else f"ONLY {table}"
+        query = _query(rows_of, key, [n for _, n in readable])
         keys = list(zip(*(w.key for w in wanted), strict=True))
         parameters: list[Any] = [
             [str(extend_xid(w.xid, next_xid)) for w in wanted],
@@ -222,7 +224,7 @@ def _query(table: str, key: Sequence[tuple[str, str, str]], names: Sequence[str]
     """One statement, so one snapshot, for visibility and rows alike.
 
     Args:
-        table: Its quoted name.
+        table: Its quoted name, with ONLY where its children's rows are not its own.
         key: Name and type of each key column, and the schema of its equality operator.
         names: Columns to read.
     """
@@ -236,7 +238,7 @@ def _query(table: str, key: Sequence[tuple[str, str, str]], names: Sequence[str]
         f"t.{quote_ident(name)} OPERATOR({quote_ident(schema)}.=) CAST(w.k{i} AS {type_name})"
         for i, (name, type_name, schema) in enumerate(key)
     )
-    rows = f"SELECT true AS there{inner} FROM ONLY {table} t WHERE {conditions}"  # noqa: S608
+    rows = f"SELECT true AS there{inner} FROM {table} t WHERE {conditions}"  # noqa: S608
     return (
         "SELECT w.place, pg_visible_in_snapshot(CAST(w.xid AS xid8), pg_current_snapshot()),"  # noqa: S608
         f" r.there{outer} FROM unnest({arrays}) WITH ORDINALITY AS w(xid, {keys}, place)"

@@ -25,7 +25,7 @@ from connectors.postgres.catalog import (
 from connectors.postgres.client import connect_sql
 from connectors.postgres.drift import CatalogColumn
 from connectors.postgres.failures import mapped_errors
-from connectors.postgres.leaves import LEAVES_APART, NOT_IN_WAL
+from connectors.postgres.leaves import ANCESTORS, LEAVES_APART, NOT_IN_WAL, PLACE_ABOVE
 from connectors.postgres.publication import PublicationInfo, inspect_publication, marks
 from connectors.postgres.reread import Connection, Rereader, Values, Wanted, extend_xid
 from connectors.postgres.silent import Partition, SeenColumn, TableIdentity
@@ -62,7 +62,7 @@ _ADDED = f"""
 
 _IDENTITIES = f"""
     SELECT c.oid::bigint, {_FILE},
-           coalesce(p.oid, b.oid)::bigint, coalesce(p.xmin, b.xmin)::text::bigint,
+           coalesce(p.oid, o.oid, b.oid)::bigint, coalesce(p.xmin, o.xmin, b.xmin)::text::bigint,
            n.nspname::text, c.relname::text, c.relpersistence = 'p', c.relreplident::text,
            (SELECT jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
                                                {FILLED})
@@ -72,12 +72,14 @@ _IDENTITIES = f"""
            {VALUE_TYPES},
            CASE WHEN c.relreplident = 'f' THEN {KEYS} END,
            {NOT_IN_WAL},
-           {LEAVES_APART}
+           {LEAVES_APART},
+           {ANCESTORS}
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_publication pub ON pub.pubname = %(publication)s::text
     LEFT JOIN pg_publication b ON b.oid = pub.oid AND b.puballtables
     LEFT JOIN pg_publication_rel p ON p.prrelid = c.oid AND p.prpubid = pub.oid
+    LEFT JOIN LATERAL {PLACE_ABOVE} o ON true
     WHERE c.oid = ANY(%(relids)s::oid[])
 """  # noqa: S608  (put together from constants)
 
@@ -196,12 +198,14 @@ class SideConnection:
                 logged=row[6],
                 identity=row[7],
                 columns=tuple(SeenColumn(*column) for column in row[8] or ()),
-                types=(row[9] or {}) | marks(publication, TableId(row[4], row[5])),
+                types=(row[9] or {}) | marks(publication, TableId(row[4], row[5]), ancestors),
                 keys=frozenset((frozenset(names), late) for names, late in row[10] or ()),
                 not_in_wal=tuple(row[11]),
                 leaves_apart=tuple(row[12]),
+                ancestors=ancestors,
             )
             for row in rows
+            for ancestors in (tuple(TableId(*name) for name in row[13]),)
         }
 
     def partitions(self, relid: int) -> tuple[int, dict[int, Partition]]:

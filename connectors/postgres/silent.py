@@ -66,6 +66,7 @@ class TableIdentity:
             only at the end of a transaction.
         not_in_wal: Partitions whose changes are not in the WAL.
         leaves_apart: Partitions whose replica identity does not tell the rows' old keys.
+        ancestors: Partitioned tables that it is a part of, the nearest first.
     """
 
     filenode: int
@@ -78,6 +79,7 @@ class TableIdentity:
     keys: frozenset[tuple[frozenset[str], bool]] = frozenset()
     not_in_wal: tuple[str, ...] = ()
     leaves_apart: tuple[str, ...] = ()
+    ancestors: tuple[TableId, ...] = ()
 
     def has_columns_of(self, schema: TableSchema) -> bool:
         """Whether its columns are those of a schema, by name."""

@@ -29,6 +29,7 @@ from connectors.postgres.drift import (
 from connectors.postgres.load_catalog import reachable
 from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.matching import matching_tables
+from connectors.postgres.publishing import Publishing
 from connectors.postgres.router import Router
 from connectors.postgres.side_connection import SideConnection
 from connectors.postgres.silent import (
@@ -138,9 +139,16 @@ class SourceWatch:
             if (id in schemas or id in loading) and id not in gone
         }
         found = self._side.identities({**loading, **schemas}, publication)
+        publishing = Publishing(
+            self._settings.publication, publication, self._settings.manage_publication
+        )
         for id, record in records.items():
             try:
                 check_identity(self._settings, record, found.get(id))
+                partitioned = (schemas if id in schemas else loading)[id].partitioned
+                ancestors = found[id].ancestors
+                for problem in publishing.problems(id, ancestors, partitioned=partitioned):
+                    raise self._stopped(id, *problem)
                 if id not in loading:
                     self._compare(id, schemas[id], found[id])
                 elif published_otherwise(record.types or {}, found[id]):
@@ -198,12 +206,15 @@ class SourceWatch:
         """Below the frontier, above every record: what the stream is past is so at the frontier."""
         return snapshot_position(self._writer.position.epoch, self._writer.end_lsn)
 
-    def _stopped(self, id: TableId, code: str, reason: str) -> SourceStopped:
+    def _stopped(
+        self, id: TableId, code: str, reason: str, remedy: str | None = None
+    ) -> SourceStopped:
         return SourceStopped(
             code,
             reason,
             table=self._settings.name_of(id),
             position=str(self._good.get(id, self._writer.position)),
+            remedy=remedy,
         )
 
     def _set_aside(self, stopped: SourceStopped) -> None:

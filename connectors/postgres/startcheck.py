@@ -141,7 +141,8 @@ def check_publication(
 ) -> None:
     """The publication still publishes our tables, with everything; what else it has is not ours.
 
-    That it was altered meanwhile is told table by table, see ``silent``.
+    That it was altered meanwhile is told table by table, see ``silent``; so is what one of
+    somebody else does not send, see ``publishing``.
 
     Args:
         settings: Of the capture.

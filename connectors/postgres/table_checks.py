@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cdc.names import quote_ident
 from connectors.postgres.catalog import TableDefinition
 from connectors.postgres.publication import quote_table
+from connectors.postgres.publishing import Publishing
 from connectors.postgres.remedies import other_identity, whole_rows
 
 #: Columns of our own in the lake begin so.
@@ -49,8 +50,8 @@ class Finding:
         return f"{self.subject}: {self.problem} → {self.remedy}"
 
 
-def table_problems(table: TableDefinition) -> Iterator[Finding]:
-    """What keeps one table from being captured."""
+def table_problems(table: TableDefinition, publishing: Publishing) -> Iterator[Finding]:
+    """What keeps one table from being captured, whether it is in the publication apart."""
     subject = str(table.id)
     name = quote_table(table.id)
 
@@ -84,8 +85,9 @@ def table_problems(table: TableDefinition) -> Iterator[Finding]:
             other_identity(table.id, table.leaves_apart),
             whole_rows(table.leaves_apart),
         )
-    if table.is_partition:
-        yield finding("partition", f"is a partition of {', '.join(table.parents)}", leave_out)
+    partitioned = table.kind == "p"
+    for found in publishing.problems(table.id, table.ancestors, partitioned=partitioned):
+        yield finding(*found)
     if table.rows_hidden:
         yield finding(
             "row_security",

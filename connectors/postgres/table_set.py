@@ -33,6 +33,7 @@ from connectors.postgres.log_writer import LogWriter
 from connectors.postgres.matching import matching_tables, refused_record
 from connectors.postgres.preflight import not_published, refusal, table_findings
 from connectors.postgres.publication import inspect_publication, members
+from connectors.postgres.publishing import Publishing
 from connectors.postgres.rekeying import key_changes, with_chosen_keys
 from connectors.postgres.table_checks import Finding
 
@@ -106,13 +107,17 @@ class TableSet:
         settings = self._settings
         publication = inspect_publication(self._connection, settings.publication)
         definitions = read_tables(self._connection, tables, settings.publication, settings.keys)
+        managed = settings.manage_publication
+        publishing = Publishing(
+            settings.publication, publication, managed, {*settings.tables, *tables}
+        )
         role = str(settings.conninfo.get("user", ""))
         found = {}
         for id in tables:
             definition = definitions.get(id)
-            problems = table_findings(id, definition, role)
-            if definition is not None and not (publication and publication.publishes(id)):
-                if not (settings.manage_publication and definition.ours):
+            problems = table_findings(id, definition, role, publishing)
+            if definition is not None and not publishing.has(id, definition.ancestors):
+                if not (managed and definition.ours):
                     problems.append(not_published(id, settings.publication))
             if problems:
                 found[id] = problems
@@ -135,7 +140,7 @@ class TableSet:
         return again
 
     def publish(self, tables: Sequence[TableId], lock_ms: int = _LONG_LOCK_MS) -> None:
-        """Put tables that ``findings`` has nothing against into the publication, if they are not.
+        """Put tables that ``findings`` has nothing against into the publication, if it is ours.
 
         Args:
             tables: All of them, or none if that fails.
@@ -144,6 +149,8 @@ class TableSet:
         Raises:
             CdcError: As ``failures.server_error``.
         """
+        if not self._settings.manage_publication:
+            return
         publication = inspect_publication(self._connection, self._settings.publication)
         if missing := [id for id in tables if not (publication and publication.publishes(id))]:
             self._execute(_alter(self._settings, "ADD", missing), "publish the new tables", lock_ms)

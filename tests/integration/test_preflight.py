@@ -85,11 +85,6 @@ TABLES = {
         "PRIMARY KEY (g))",
         None,
     ),
-    "partition": (
-        "CREATE TABLE public.root (id integer PRIMARY KEY) PARTITION BY RANGE (id); "
-        "CREATE TABLE public.t PARTITION OF public.root FOR VALUES FROM (0) TO (9)",
-        None,
-    ),
     "foreign_table": (
         "CREATE FOREIGN DATA WRAPPER nowhere; CREATE SERVER s FOREIGN DATA WRAPPER nowhere; "
         "CREATE FOREIGN TABLE public.t (id integer) SERVER s",
@@ -297,12 +292,22 @@ def test_a_missing_table_and_a_missing_publication(sql):
     check(sql, "good", manage=False)
 
 
+def test_a_partition_is_refused_beside_its_table_only(sql):
+    sql.execute("CREATE TABLE public.root (id integer PRIMARY KEY) PARTITION BY RANGE (id)")
+    sql.execute("CREATE TABLE public.t PARTITION OF public.root FOR VALUES FROM (0) TO (9)")
+    error = refusal(sql, "root", "t")
+    assert (error.code, error.table) == ("partition", "public.t")
+    check(sql, "root")
+    check(sql, "t")
+
+
 def test_names_are_case_sensitive(sql):
     sql.execute('CREATE TABLE public."Good" (id integer PRIMARY KEY)')
     assert refusal(sql, "good").code == "table_missing"
     check(sql, "Good")
 
 
+LESS = "does not publish delete, truncate"
 PUBLICATIONS = {
     "publishes all tables": "CREATE PUBLICATION cdc_shop FOR ALL TABLES",
     "publishes tables that cdc.yaml does not list: public.other": (
@@ -316,9 +321,7 @@ PUBLICATIONS = {
     "has a column list on public.good": (
         "CREATE PUBLICATION cdc_shop FOR TABLE public.good (a, b)"
     ),
-    "does not publish delete, truncate": (
-        "CREATE PUBLICATION cdc_shop FOR TABLE public.good WITH (publish = 'insert, update')"
-    ),
+    LESS: ("CREATE PUBLICATION cdc_shop FOR TABLE public.good WITH (publish = 'insert, update')"),
 }
 
 
@@ -332,22 +335,30 @@ OURS = {
 }
 
 
+def make_publication(sql, problem):
+    try:
+        sql.execute(PUBLICATIONS[problem].encode())
+    except psycopg.errors.SyntaxError:
+        assert sql.info.server_version < 150_000
+        pytest.skip("it came with Postgres 15")
+
+
 @pytest.mark.parametrize("problem", sorted(OURS))
 def test_what_else_a_publication_of_somebody_else_does_is_their_affair(sql, problem):
     sql.execute(GOOD)
     sql.execute("CREATE TABLE public.other (id integer PRIMARY KEY)")
-    sql.execute(PUBLICATIONS[problem].encode())
+    make_publication(sql, problem)
     check(sql, "good", manage=False)
 
 
 @pytest.mark.parametrize(
     ("problem", "manage"),
-    [(p, True) for p in PUBLICATIONS] + [(p, False) for p in PUBLICATIONS if p not in OURS],
+    [(p, True) for p in PUBLICATIONS] + [("does not publish public.good", False)],
 )
 def test_a_publication_that_differs_is_refused_and_its_remedy_mends_it(sql, problem, manage):
     sql.execute(GOOD)
     sql.execute("CREATE TABLE public.other (id integer PRIMARY KEY)")
-    sql.execute(PUBLICATIONS[problem].encode())
+    make_publication(sql, problem)
     error = refusal(sql, "good", manage=manage)
     assert error.code == "publication_differs"
     assert problem in str(error)
@@ -356,6 +367,16 @@ def test_a_publication_that_differs_is_refused_and_its_remedy_mends_it(sql, prob
         for statement in remedy.split("; "):
             sql.execute(statement.encode())
     check(sql, "good", manage=manage)
+
+
+def test_operations_that_somebody_elses_publication_lacks_keep_back_its_tables(sql):
+    sql.execute(GOOD)
+    sql.execute(PUBLICATIONS[LESS].encode())
+    ((table, (finding,)),) = check(sql, "good", manage=False).refused.items()
+    assert (str(table), finding.code) == ("public.good", "publication_differs")
+    assert LESS in finding.problem
+    sql.execute(finding.remedy.encode())
+    assert not check(sql, "good", manage=False).refused
 
 
 def test_a_slot_of_that_name_that_is_not_ours(database, sql):

@@ -256,3 +256,20 @@ def test_xids_are_extended_to_the_nearest():
     assert extend_xid(0xFFFF_FFF0, 0x1_0000_0005) == 0xFFFF_FFF0
     assert extend_xid(5, 0x0_FFFF_FFF0) == 0x1_0000_0005
     assert extend_xid(5, 0x3_0000_0010) == 0x3_0000_0005
+
+
+def test_a_value_of_a_partitioned_table_is_read_through_it(stack, database, topic_prefix):
+    docs = Capturing(stack.bootstrap, database, topic_prefix, ["docs"])
+    docs.execute(
+        "create table docs (id int primary key, n int, body text) partition by range (id)",
+        "alter table docs alter body set storage external",
+        "create table docs_1 partition of docs for values from (0) to (10)",
+    )
+    with docs.running():
+        docs.wait_ready()
+        docs.execute(
+            f"insert into docs values (1, 0, '{body('a')}')", "update docs set n = 1 where id = 1"
+        )
+        docs.caught_up()
+        assert same(docs)
+        assert [r.after["body"] for r in updates(docs)] == [body("a")]

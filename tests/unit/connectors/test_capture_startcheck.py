@@ -14,6 +14,7 @@ from cdc.states import ERRORED, READY
 from connectors.postgres.client import SystemIdentity
 from connectors.postgres.log_writer import LogPosition
 from connectors.postgres.publication import OPERATIONS, PublicationInfo
+from connectors.postgres.publishing import Publishing
 from connectors.postgres.silent import TableIdentity
 from connectors.postgres.slot import SlotInfo
 from connectors.postgres.startcheck import (
@@ -122,6 +123,37 @@ def test_what_else_a_publication_has_is_not_ours():
     all_tables = dataclasses.replace(PUBLICATION, all_tables=True, tables=frozenset())
     check_publication(theirs, all_tables, {ORDERS})
     fails(HistoryGap, "publication_changed", check_publication, SETTINGS, all_tables, {ORDERS})
+
+
+ROOT, MIDDLE = TableId("public", "root"), TableId("public", "middle")
+
+
+@pytest.mark.parametrize(
+    ("change", "managed", "wanted", "ancestors", "partitioned", "codes"),
+    [
+        ({"via_root": True}, True, (), (MIDDLE, ROOT), False, []),
+        ({"via_root": True}, True, (ROOT,), (MIDDLE, ROOT), False, ["partition"]),
+        (None, True, (ROOT,), (ROOT,), False, ["partition"]),
+        (None, True, (), (ROOT,), False, []),
+        ({"via_root": True}, False, (ROOT,), (ROOT,), True, []),
+        ({"via_root": True, "all_tables": True}, False, (), (ROOT,), False, ["partition"]),
+        ({"all_tables": True}, False, (), (MIDDLE, ROOT), False, []),
+        ({"all_tables": True}, False, (), (ROOT,), True, ["publication_differs"]),
+        ({"operations": frozenset({"insert"})}, False, (), (), False, ["publication_differs"]),
+    ],
+)
+def test_a_table_that_a_publication_does_not_send_as_a_whole_by_its_name(
+    change, managed, wanted, ancestors, partitioned, codes
+):
+    info = None if change is None else dataclasses.replace(PUBLICATION, **change)
+    problems = list(
+        Publishing("p", info, managed, wanted).problems(ORDERS, ancestors, partitioned=partitioned)
+    )
+    assert [code for code, _, _ in problems] == codes
+    if info is not None and not managed:
+        # It is judged table by table; the source goes on.
+        theirs = dataclasses.replace(SETTINGS, manage_publication=False)
+        check_publication(theirs, info, {ORDERS}, {ORDERS} if partitioned else ())
 
 
 def test_a_publication_that_is_gone_is_named():
