@@ -44,7 +44,6 @@ def test_compaction_while_a_table_is_loaded(loading, monkeypatch):  # noqa: F811
     with source.running():
         wait_copied(source, ["a"], 0)
         load, control = loads_of(source.control(), "a")[1], source.settings.control_topic
-        hasten(source.bootstrap, [load.topic, load.spool, control])
         gate.open_to(2)
         wait_copied(source, ["a"], 2)
         write()
@@ -63,6 +62,7 @@ def test_compaction_while_a_table_is_loaded(loading, monkeypatch):  # noqa: F811
         source.wait_until(lambda: set(overtaken().values()) == keys, 30, "the replay")
         rows, marks = overtaken().keys(), log.superseded(control).keys()
         spooled = log.there(load.spool)
+        hasten(source.bootstrap, [load.topic, load.spool, control])
         log.wait_removed(load.topic, rows, write)
         log.wait_removed(control, marks, write)
         # What waits is all there, whatever else is set for its topic.

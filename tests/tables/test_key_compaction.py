@@ -44,12 +44,12 @@ def test_the_log_of_changed_keys_after_compaction(capturing):  # noqa: F811
     with source.running():
         source.wait_ready()
         topics = {table: source.record(table).topic for table in tables}
-        hasten(source.bootstrap, topics.values())
         for _ in range(3):
             change_keys(source)
         source.caught_up()
         assert_log_is_source(source, tables)
         old = {table: log.superseded(topic).keys() for table, topic in topics.items()}
+        hasten(source.bootstrap, topics.values())
         for table, topic in topics.items():
             log.wait_removed(topic, old[table], lambda: change_keys(source))
         source.caught_up()
