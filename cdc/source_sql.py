@@ -63,7 +63,7 @@ FILLED: Final = f"""
 #: have, wherever in them, with who wrote them; who altered each column last; how many columns
 #: there ever were; the unique indexes, by their constraint if they have one (REINDEX CONCURRENTLY
 #: makes another index); where large values are; and who named the table last. ``c`` is pg_class.
-#: What ``TableRecord.types`` holds, with ``PublicationInfo.marks``.
+#: What ``TableRecord.types`` holds, with ``connectors.postgres.publication.marks``.
 VALUE_TYPES: Final = """
     (WITH RECURSIVE parts AS (
          SELECT a.atttypid AS type FROM pg_catalog.pg_attribute a

@@ -47,6 +47,10 @@ class PublicationInfo:
         return self.all_tables or table.schema in self.schemas or table in self.tables
 
 
+#: The parts of ``marks``.
+OPTIONS, SCHEMA_LISTED = "p", "s"
+
+
 def marks(
     publication: PublicationInfo | None, table: TableId, ancestors: Sequence[TableId]
 ) -> dict[str, str]:
@@ -57,10 +61,10 @@ def marks(
     """
     if publication is None:
         return {}
-    found = {"p": f"{publication.oid} {publication.xmin}"}
+    found = {OPTIONS: f"{publication.oid} {publication.xmin}"}
     for schema in (table.schema, *(id.schema for id in ancestors)):
         if schema in publication.schemas:
-            found["s"] = publication.schemas[schema]
+            found[SCHEMA_LISTED] = publication.schemas[schema]
             break
     return found
 

@@ -18,12 +18,11 @@ from cdc.names import TableId
 from cdc.schema import Column, TableSchema
 from cdc.schema_policy import Action, SchemaPolicy, action_on
 from connectors.postgres.messages import Identity, Relation, RelationColumn
+from connectors.postgres.publication import OPTIONS, SCHEMA_LISTED
 
 #: First letters of the parts in ``TableRecord.types``.
 COLUMN, COMPOSITE, ENUM, WIDTH = "a", "c", "e", "w"
 KEY, LARGE, NAMED = "k", "x", "t"
-#: The parts of ``PublicationInfo.marks``.
-OPTIONS, SCHEMA_LISTED = "p", "s"
 
 PUBLICATION_ALTERED = (
     "the publication, or the table's place in it, was altered: changes made meanwhile may not be "

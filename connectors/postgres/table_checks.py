@@ -51,7 +51,7 @@ class Finding:
 
 
 def table_problems(table: TableDefinition, publishing: Publishing) -> Iterator[Finding]:
-    """What keeps one table from being captured, whether it is in the publication apart."""
+    """What keeps one table from being captured; not whether it is in the publication."""
     subject = str(table.id)
     name = quote_table(table.id)
 
